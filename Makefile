@@ -1,0 +1,218 @@
+# crun: one plain, non-recursive Makefile.
+#
+#   FLAVOR   release (default), asan, tsan, cov: flags and folder go together
+#   BUILD    where everything is built, build/$(FLAVOR) unless given
+#   V=1      show the commands
+# CPPFLAGS, CFLAGS and LDFLAGS of the user come last and win.
+
+VERSION := $(shell cat VERSION)
+SOVERSION := 0
+FLAVOR ?= release
+BUILD ?= build/$(FLAVOR)
+PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+MANDIR ?= $(PREFIX)/share/man
+PKG_CONFIG ?= pkg-config
+CLANG_FORMAT ?= clang-format
+
+FLAGS_release := -O2
+FLAGS_asan := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \
+	-fno-omit-frame-pointer
+FLAGS_tsan := -O1 -fsanitize=thread -fno-omit-frame-pointer
+FLAGS_cov := -O0 --coverage
+ifeq ($(FLAGS_$(FLAVOR)),)
+$(error FLAVOR=$(FLAVOR) is unknown; it is one of release asan tsan cov)
+endif
+
+# Libraries are looked up late (only when something is compiled), so that
+# `make help` and the set-up work before they are installed.
+UV_CFLAGS = $(shell $(PKG_CONFIG) --cflags libuv)
+UV_LIBS = $(shell $(PKG_CONFIG) --libs libuv)
+CHECK_CFLAGS = $(shell $(PKG_CONFIG) --cflags check)
+CHECK_LIBS = $(shell $(PKG_CONFIG) --libs check)
+
+ALL_CPPFLAGS = -D_GNU_SOURCE -I. -Iworker/include \
+	-DCRUN_VERSION='"$(VERSION)"' $(CPPFLAGS)
+ALL_CFLAGS = -std=gnu11 -g -fPIC -fvisibility=hidden -pthread \
+	-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
+	-Wpointer-arith -Wundef $(FLAGS_$(FLAVOR)) $(CFLAGS)
+ALL_LDFLAGS = -pthread $(filter -fsanitize% --coverage,$(FLAGS_$(FLAVOR))) \
+	$(LDFLAGS)
+
+# Sources by wildcard: a new file in a folder needs no change here. What
+# libcollective takes from rendezvous/ must not need libuv.
+BASE_SRCS := $(wildcard rendezvous/base/*.c)
+RDZV_WORKER_SRCS := $(filter-out rendezvous/%_server.c, \
+	$(wildcard rendezvous/store_*.c))
+RDZV_SRCS := $(wildcard rendezvous/*.c)
+AGENT_SRCS := $(wildcard agent/*.c)
+WORKER_SRCS := $(wildcard worker/*.c)
+UNIT_SRCS := $(wildcard tests/unit/test_*.c)
+FUZZ_SRCS := $(wildcard tests/fuzz/fuzz_*.c)
+HELPER_SRCS := $(wildcard tests/e2e/helpers/*.c)
+EXAMPLE_SRCS := $(wildcard docs/examples/*.c)
+CMD_SRCS := $(wildcard cmd/*.c)
+FAKE_SRCS := $(wildcard tests/fakes/*.c)
+
+obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+bin = $(patsubst %.c,$(BUILD)/$(2)/%,$(notdir $(1)))
+
+CRUN := $(BUILD)/crun
+LIB_A := $(BUILD)/libcollective.a
+LIB_SO := $(BUILD)/libcollective.so.$(VERSION)
+UNIT_BINS := $(call bin,$(UNIT_SRCS),tests)
+FUZZ_BINS := $(call bin,$(FUZZ_SRCS),fuzz)
+HELPER_BINS := $(call bin,$(HELPER_SRCS),helpers)
+EXAMPLE_BINS := $(call bin,$(EXAMPLE_SRCS),examples)
+FAKE_LIBS := $(patsubst tests/fakes/%.c,$(BUILD)/fakes/%.so,$(FAKE_SRCS))
+
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-7s %s\n' $(1) $(2))
+
+.DELETE_ON_ERROR:
+.SECONDARY:
+.SUFFIXES:
+
+.PHONY: all
+all: $(CRUN) lib examples ## build crun, libcollective and the examples
+
+.PHONY: lib
+lib: $(LIB_A) $(LIB_SO)
+
+.PHONY: examples
+examples: $(EXAMPLE_BINS)
+
+$(BUILD)/obj/%.o: %.c Makefile VERSION
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CPPFLAGS) $(EXTRA_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(call obj,$(RDZV_SRCS) $(AGENT_SRCS) $(CMD_SRCS) $(UNIT_SRCS)): \
+	private EXTRA_CPPFLAGS = $(UV_CFLAGS)
+# Reduction loops are written for the vectoriser.
+$(call obj,worker/coll_reduce.c): private ALL_CFLAGS += \
+	$(if $(filter release,$(FLAVOR)),-O3)
+
+# libcollective as one object whose hidden symbols are local, so that the
+# static library clashes with no name of the program that links it.
+$(BUILD)/libcollective.o: $(call obj,$(WORKER_SRCS) $(RDZV_WORKER_SRCS) $(BASE_SRCS))
+	$(Q)$(LD) -r -o $@.tmp $^ && objcopy --localize-hidden $@.tmp $@ && \
+		rm -f $@.tmp
+
+$(LIB_A): $(BUILD)/libcollective.o
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
+$(LIB_SO): $(call obj,$(WORKER_SRCS) $(RDZV_WORKER_SRCS) $(BASE_SRCS))
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared -Wl,-soname,libcollective.so.$(SOVERSION) \
+		-o $@ $^ $(ALL_LDFLAGS) -lm
+	$(Q)ln -sf $(notdir $@) $(BUILD)/libcollective.so.$(SOVERSION)
+	$(Q)ln -sf $(notdir $@) $(BUILD)/libcollective.so
+
+$(CRUN): $(call obj,$(CMD_SRCS) $(AGENT_SRCS) $(RDZV_SRCS) $(BASE_SRCS))
+	$(call say,LD,$@)
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(UV_LIBS) -ldl
+
+# Examples see only what a user sees: the public header and the library.
+$(BUILD)/examples/%: docs/examples/%.c $(LIB_A) worker/include/collective.h
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -Iworker/include $(CPPFLAGS) -std=gnu11 -g -Wall -Wextra \
+		$(FLAGS_$(FLAVOR)) $(CFLAGS) -o $@ $< $(LIB_A) -pthread \
+		$(ALL_LDFLAGS) $(EXAMPLE_LIBS) -lm
+$(BUILD)/examples/train_fashion: private EXAMPLE_LIBS = -lz -lblas
+
+INTERNAL_OBJS = $(call obj,$(AGENT_SRCS) $(RDZV_SRCS) $(BASE_SRCS) \
+	$(WORKER_SRCS) $(filter cmd/options.c,$(CMD_SRCS)))
+
+$(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $(INTERNAL_OBJS)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(CHECK_LIBS) $(UV_LIBS) -ldl -lm
+
+# Helpers are the programs that e2e tests run as workers.
+$(BUILD)/helpers/%: tests/e2e/helpers/%.c $(LIB_A) worker/include/collective.h
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -D_GNU_SOURCE -Iworker/include $(CPPFLAGS) -std=gnu11 -g -Wall \
+		-Wextra $(FLAGS_$(FLAVOR)) $(CFLAGS) -o $@ $< $(LIB_A) -pthread \
+		$(ALL_LDFLAGS) -lm
+
+$(BUILD)/fakes/%.so: tests/fakes/%.c
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -shared -fPIC -std=gnu11 -Wall -Wextra -o $@ $<
+
+# Without libFuzzer a fuzz target is linked to a driver that replays a corpus.
+$(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o \
+	$(call obj,$(RDZV_WORKER_SRCS) $(BASE_SRCS))
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS)
+
+.PHONY: setup
+setup: ## install what a bare Debian or Ubuntu lacks (root or sudo)
+	@scripts/setup
+
+.PHONY: demo
+demo: setup ## set up, build, train on Fashion-MNIST with two processes
+	@$(MAKE) --no-print-directory all
+	$(CRUN) --nproc_per_node=2 $(BUILD)/examples/train_fashion
+
+.PHONY: test
+test: setup ## set up, build, run every test
+	@$(MAKE) --no-print-directory check
+
+.PHONY: check
+check: all $(UNIT_BINS) $(HELPER_BINS) $(FUZZ_BINS) $(FAKE_LIBS)
+	@BUILD=$(BUILD) FLAVOR=$(FLAVOR) tests/run $(TESTS)
+
+.PHONY: asan
+asan: ## the same tests with AddressSanitizer and UBSan
+	@$(MAKE) --no-print-directory FLAVOR=asan BUILD=build/asan check
+
+.PHONY: tsan
+tsan: ## the same tests with ThreadSanitizer
+	@$(MAKE) --no-print-directory FLAVOR=tsan BUILD=build/tsan check
+
+.PHONY: bench
+bench: all ## print the benchmark tables (ratios against peers)
+	@BUILD=$(BUILD) scripts/bench
+
+.PHONY: fuzz
+fuzz: ## run each fuzz target for FUZZ_SECONDS (60) under libFuzzer
+	@BUILD=$(BUILD) scripts/fuzz
+
+SOURCES := $(wildcard cmd/*.[ch] agent/*.[ch] rendezvous/*.[ch] \
+	rendezvous/base/*.[ch] worker/*.[ch] worker/include/*.h \
+	tests/*/*.[ch] tests/e2e/helpers/*.[ch] docs/examples/*.c)
+
+.PHONY: format
+format: ## rewrite the sources with clang-format
+	$(Q)$(CLANG_FORMAT) -i $(SOURCES)
+
+.PHONY: format-check
+format-check: ## fail if clang-format would change a source
+	$(Q)$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)
+
+.PHONY: install
+install: all ## install to DESTDIR/PREFIX
+	@scripts/install-files install
+.PHONY: uninstall
+uninstall: ## remove what install put there
+	@scripts/install-files uninstall
+export VERSION SOVERSION BUILD BINDIR LIBDIR INCLUDEDIR MANDIR PREFIX DESTDIR
+
+.PHONY: clean
+clean: ## remove every build folder
+	$(Q)rm -rf build
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
+		awk -F'|' '{printf "%-22s %s\n", $$1, $$2}'
+
+-include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -1,0 +1,57 @@
+/*
+ * Blocking client of a TCPStore (crun's, or one hosted by PyTorch 2.2 or
+ * newer). Every call has a deadline: an absolute value of clock_now_ns().
+ * No libuv, so that libcollective can use it. One thread at a time.
+ *
+ * Keys are C strings here and get PyTorch's leading slash on the wire, so C
+ * and Python programs see the same keys.
+ */
+#ifndef CRUN_RENDEZVOUS_STORE_CLIENT_H
+#define CRUN_RENDEZVOUS_STORE_CLIENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "rendezvous/base/buf.h"
+#include "rendezvous/base/err.h"
+
+struct store_client;
+
+/*
+ * Connects, says VALIDATE and PING, and waits for the echo. A refused or
+ * reset connection, and a name that does not resolve yet, are tried again
+ * with a growing delay until the deadline. On success *out is the caller's.
+ * Errors: -ETIMEDOUT and whatever the last attempt ended with, told apart in
+ * e->msg (not resolved, refused, no answer to the greeting, no TCPStore).
+ */
+int store_client_connect(struct store_client **out, const char *host, int port,
+    uint64_t deadline_ns, struct err *e);
+
+/* Takes NULL. */
+void store_client_close(struct store_client *c);
+
+/* After an error other than a wait's -ETIMEDOUT the connection is unusable:
+ * every further call returns -ENOTCONN. */
+
+int store_client_set(struct store_client *c, const char *key,
+    const void *value, size_t len, uint64_t deadline_ns, struct err *e);
+
+/* Waits until the key exists, then appends its value to out (an initialised
+ * buffer of the caller's). -ETIMEDOUT when the key did not appear; the
+ * connection stays usable then. */
+int store_client_get(struct store_client *c, const char *key, struct buf *out,
+    uint64_t deadline_ns, struct err *e);
+
+/* Adds delta to the counter at key (a missing one counts as 0). */
+int store_client_add(struct store_client *c, const char *key, int64_t delta,
+    int64_t *out, uint64_t deadline_ns, struct err *e);
+
+/* Waits until all nkeys keys exist. -ETIMEDOUT as for get. */
+int store_client_wait(struct store_client *c, const char *const *keys,
+    size_t nkeys, uint64_t deadline_ns, struct err *e);
+
+/* *out = 1 if all keys exist now, else 0. */
+int store_client_check(struct store_client *c, const char *const *keys,
+    size_t nkeys, int *out, uint64_t deadline_ns, struct err *e);
+
+#endif

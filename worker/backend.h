@@ -1,0 +1,93 @@
+/*
+ * What a back end is: one table of functions. The core (coll_group.c) checks
+ * arguments, holds the group's lock, keeps the sequence number and makes a
+ * failure sticky; a back end moves the data. Adding one means adding its
+ * table to backends[] in backend.c.
+ */
+#ifndef COLL_BACKEND_H
+#define COLL_BACKEND_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "collective.h"
+#include "rendezvous/store_client.h"
+
+/* X(symbol, name): what one operation can be. */
+#define COLL_KIND_MAP(X)                                                       \
+    X(COLL_KIND_ALL_REDUCE, "all_reduce")                                      \
+    X(COLL_KIND_BROADCAST, "broadcast")                                        \
+    X(COLL_KIND_BARRIER, "barrier")
+
+enum coll_kind {
+#define COLL_KIND_ENUM(symbol, name) symbol,
+    COLL_KIND_MAP(COLL_KIND_ENUM)
+#undef COLL_KIND_ENUM
+};
+
+const char *coll_kind_name(enum coll_kind kind);
+
+/* One call, as every rank must make it. */
+struct coll_call {
+    enum coll_kind kind;
+    coll_dtype_t dtype;
+    coll_op_t op;
+    int root;
+    size_t count;
+    const void *sendbuf; /* broadcast: NULL */
+    void *recvbuf;       /* broadcast: the buffer */
+    uint64_t seq;        /* 1 for the group's first operation */
+    uint64_t deadline_ns;
+};
+
+struct coll_group {
+    const struct coll_backend *backend;
+    void *state; /* the back end's, from create to destroy */
+    int rank;
+    int size;
+    int64_t timeout_ms;
+    pthread_mutex_t lock;
+    uint64_t seq;
+    coll_status_t failure; /* COLL_OK, or what every later call returns */
+    char failure_text[512];
+};
+
+/* What a back end may use while a group is being made. */
+struct coll_boot {
+    struct store_client *store; /* borrowed; NULL for "self" */
+    const char *prefix;         /* in front of every key, ends in '/' */
+    uint64_t deadline_ns;
+};
+
+struct coll_backend {
+    const char *name;
+    /* Sets g->state. On failure leaves nothing behind and has set the
+     * error text. */
+    coll_status_t (*create)(struct coll_group *g, const struct coll_boot *boot);
+    void (*destroy)(struct coll_group *g);
+    /* Runs one call. count may be 0; sendbuf may equal recvbuf. */
+    coll_status_t (*run)(struct coll_group *g, const struct coll_call *call);
+};
+
+extern const struct coll_backend coll_backend_self;
+extern const struct coll_backend coll_backend_shm;
+
+/*
+ * Makes a group; *out is the caller's. coll_init() uses it for the default
+ * group; tests use it to run several ranks as threads of one process.
+ * Frees nothing of boot.
+ */
+coll_status_t coll_group_create(struct coll_group **out,
+    const struct coll_backend *backend, int rank, int size, int64_t timeout_ms,
+    const struct coll_boot *boot);
+
+/* Takes NULL. */
+void coll_group_destroy(struct coll_group *g);
+
+/* Records the calling thread's error sentence and returns status. */
+coll_status_t coll_fail(coll_status_t status, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif
