@@ -1,0 +1,46 @@
+/* See inherited.h. */
+#include "agent/inherited.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+void inherited_save(struct inherited *in)
+{
+    sigprocmask(SIG_SETMASK, NULL, &in->mask);
+    getrlimit(RLIMIT_NOFILE, &in->nofile);
+}
+
+static void close_above(int last_kept)
+{
+    struct dirent *entry;
+    DIR *dir;
+
+#ifdef SYS_close_range
+    if (syscall(SYS_close_range, last_kept + 1, UINT_MAX, 0) == 0)
+        return; /* Linux 5.9 */
+#endif
+    dir = opendir("/proc/self/fd");
+    if (dir == NULL)
+        return;
+    while ((entry = readdir(dir)) != NULL) {
+        int fd = (int)strtol(entry->d_name, NULL, 10);
+
+        if (isdigit((unsigned char)entry->d_name[0]) && fd > last_kept &&
+            fd != dirfd(dir))
+            close(fd);
+    }
+    closedir(dir);
+}
+
+void inherited_take_over(const struct inherited *in)
+{
+    struct rlimit raised = in->nofile;
+
+    raised.rlim_cur = raised.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &raised);
+    close_above(STDERR_FILENO);
+}

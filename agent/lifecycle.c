@@ -1,0 +1,295 @@
+/*
+ * See lifecycle.h. Each event has one function; a switch on the state inside
+ * it says what the event means there. Functions named enter_ change the
+ * state and emit what the new one begins with.
+ */
+#include "agent/lifecycle.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include "rendezvous/base/clock.h"
+
+#define LC_NAME(name) [name] = #name,
+
+const char *lc_state_name(enum lc_state state)
+{
+    static const char *const names[] = {LIFECYCLE_STATE_MAP(LC_NAME)};
+
+    return names[state] + sizeof("LC_") - 1;
+}
+
+const char *lc_event_name(enum lc_event_kind kind)
+{
+    static const char *const names[] = {LIFECYCLE_EVENT_MAP(LC_NAME)};
+
+    return names[kind] + sizeof("LC_EV_") - 1;
+}
+
+int lifecycle_init(
+    struct lifecycle *lc, int nworkers, uint64_t grace_ms, uint64_t now_ns)
+{
+    assert(nworkers > 0);
+    *lc = (struct lifecycle){.state = LC_RUNNING,
+        .nworkers = nworkers,
+        .first_failure = -1,
+        .grace_ns = grace_ms * CLOCK_NS_PER_MS,
+        .state_ns = now_ns};
+    lc->workers = calloc((size_t)nworkers, sizeof(*lc->workers));
+    lc->actions = calloc((size_t)nworkers + 2, sizeof(*lc->actions));
+    if (lc->workers == NULL || lc->actions == NULL) {
+        lifecycle_fini(lc);
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+void lifecycle_fini(struct lifecycle *lc)
+{
+    free(lc->workers);
+    free(lc->actions);
+    lc->workers = NULL;
+    lc->actions = NULL;
+}
+
+static void act(struct lifecycle *lc, struct lc_action action)
+{
+    assert(lc->nactions < (size_t)lc->nworkers + 2);
+    lc->actions[lc->nactions++] = action;
+}
+
+static void arm(struct lifecycle *lc, uint64_t deadline_ns)
+{
+    act(lc, (struct lc_action){.kind = LC_ACT_ARM, .deadline_ns = deadline_ns});
+}
+
+static void signal_running(struct lifecycle *lc, int sig)
+{
+    for (int i = 0; i < lc->nworkers; i++) {
+        struct lc_worker *w = &lc->workers[i];
+
+        if (w->state != LC_WORKER_RUNNING)
+            continue;
+        w->sent_signal = sig;
+        act(lc, (struct lc_action){
+                    .kind = LC_ACT_SIGNAL, .worker = i, .signal = sig});
+    }
+}
+
+static void enter(struct lifecycle *lc, enum lc_state state, uint64_t now_ns)
+{
+    lc->state = state;
+    lc->state_ns = now_ns;
+}
+
+static void enter_done(struct lifecycle *lc, uint64_t now_ns)
+{
+    enter(lc, LC_DONE, now_ns);
+    act(lc, (struct lc_action){.kind = LC_ACT_DISARM});
+}
+
+/* Nothing is signalled yet: on a clean end the caller's next waitpid says
+ * that there are no children, and that is all. */
+static void enter_sweeping(struct lifecycle *lc, uint64_t now_ns)
+{
+    enter(lc, LC_SWEEPING, now_ns);
+    act(lc, (struct lc_action){.kind = LC_ACT_DISARM});
+}
+
+static void enter_killing(struct lifecycle *lc, uint64_t now_ns)
+{
+    enter(lc, LC_KILLING, now_ns);
+    signal_running(lc, SIGKILL);
+    arm(lc, now_ns + LC_KILL_WAIT_MS * CLOCK_NS_PER_MS);
+}
+
+static void enter_stopping(struct lifecycle *lc, int sig, uint64_t now_ns)
+{
+    if (lc->nrunning == 0) {
+        enter_sweeping(lc, now_ns);
+        return;
+    }
+    enter(lc, LC_STOPPING, now_ns);
+    signal_running(lc, sig);
+    arm(lc, now_ns + lc->grace_ns);
+}
+
+static bool is_orderly(const struct lifecycle *lc)
+{
+    return lc->first_failure < 0 && lc->stop_signal == 0 && !lc->is_parent_lost;
+}
+
+static void on_start_failed(struct lifecycle *lc, const struct lc_event *ev)
+{
+    struct lc_worker *w = &lc->workers[ev->worker];
+
+    w->state = LC_WORKER_ENDED;
+    w->outcome = LC_OUT_NOT_BEGUN;
+    w->start_error = ev->error;
+    w->started_ns = w->ended_ns = ev->now_ns;
+    if (lc->first_failure < 0)
+        lc->first_failure = ev->worker;
+    if (lc->state == LC_RUNNING)
+        enter_stopping(lc, SIGTERM, ev->now_ns);
+}
+
+static void on_exited(struct lifecycle *lc, const struct lc_event *ev)
+{
+    struct lc_worker *w = &lc->workers[ev->worker];
+    bool is_success =
+        WIFEXITED(ev->wait_status) && WEXITSTATUS(ev->wait_status) == 0;
+
+    if (w->state != LC_WORKER_RUNNING)
+        return;
+    w->state = LC_WORKER_ENDED;
+    w->wait_status = ev->wait_status;
+    w->ended_ns = ev->now_ns;
+    w->outcome = w->sent_signal != 0 ? LC_OUT_STOPPED
+                 : is_success        ? LC_OUT_SUCCESS
+                                     : LC_OUT_FAILED;
+    lc->nrunning--;
+    if (w->outcome == LC_OUT_FAILED && lc->first_failure < 0)
+        lc->first_failure = ev->worker;
+
+    switch (lc->state) {
+    case LC_RUNNING:
+        if (w->outcome == LC_OUT_FAILED)
+            enter_stopping(lc, SIGTERM, ev->now_ns);
+        else if (lc->nrunning == 0)
+            enter_sweeping(lc, ev->now_ns);
+        break;
+    case LC_STOPPING:
+    case LC_KILLING:
+        if (lc->nrunning == 0)
+            enter_sweeping(lc, ev->now_ns);
+        break;
+    default:
+        break;
+    }
+}
+
+/* The first request is polite; any further one cuts the grace short. */
+static void on_stop_signal(struct lifecycle *lc, const struct lc_event *ev)
+{
+    if (lc->stop_signal == 0)
+        lc->stop_signal = ev->signal;
+    if (lc->state == LC_RUNNING)
+        enter_stopping(lc, ev->signal, ev->now_ns);
+    else if (lc->state == LC_STOPPING)
+        enter_killing(lc, ev->now_ns);
+}
+
+static void on_parent_lost(struct lifecycle *lc, const struct lc_event *ev)
+{
+    lc->is_parent_lost = true;
+    if (lc->state == LC_RUNNING || lc->state == LC_STOPPING)
+        enter_killing(lc, ev->now_ns);
+}
+
+static void sweep_kill(struct lifecycle *lc)
+{
+    act(lc, (struct lc_action){.kind = LC_ACT_CHILDREN, .signal = SIGKILL});
+}
+
+static void on_timer(struct lifecycle *lc, const struct lc_event *ev)
+{
+    switch (lc->state) {
+    case LC_STOPPING:
+        enter_killing(lc, ev->now_ns);
+        break;
+    case LC_KILLING:
+        /* Unkillable workers stay unreaped; sweep what can be swept. */
+        enter(lc, LC_SWEEPING, ev->now_ns);
+        lc->gave_up = true;
+        lc->was_swept = true;
+        sweep_kill(lc);
+        arm(lc, ev->now_ns + LC_STRAY_GRACE_MS * CLOCK_NS_PER_MS);
+        break;
+    case LC_SWEEPING:
+        if (ev->now_ns - lc->state_ns >=
+                (LC_STRAY_GRACE_MS + LC_KILL_WAIT_MS) * CLOCK_NS_PER_MS ||
+            lc->gave_up) {
+            lc->gave_up = true;
+            enter_done(lc, ev->now_ns);
+            break;
+        }
+        lc->was_swept = true;
+        sweep_kill(lc);
+        arm(lc, lc->state_ns +
+                    (LC_STRAY_GRACE_MS + LC_KILL_WAIT_MS) * CLOCK_NS_PER_MS);
+        break;
+    default:
+        break;
+    }
+}
+
+/*
+ * Children exist that are no workers: what workers left behind. After an
+ * orderly end they get SIGTERM and a second; else SIGKILL. Killing one hands
+ * its own children to us, so this event returns until there are none.
+ */
+static void on_children_left(struct lifecycle *lc, const struct lc_event *ev)
+{
+    if (lc->state != LC_SWEEPING)
+        return;
+    if (lc->was_swept) {
+        if (!is_orderly(lc) ||
+            ev->now_ns - lc->state_ns >= LC_STRAY_GRACE_MS * CLOCK_NS_PER_MS)
+            sweep_kill(lc);
+        return;
+    }
+    lc->was_swept = true;
+    if (is_orderly(lc)) {
+        act(lc, (struct lc_action){.kind = LC_ACT_CHILDREN, .signal = SIGTERM});
+        arm(lc, lc->state_ns + LC_STRAY_GRACE_MS * CLOCK_NS_PER_MS);
+    } else {
+        sweep_kill(lc);
+        arm(lc, lc->state_ns +
+                    (LC_STRAY_GRACE_MS + LC_KILL_WAIT_MS) * CLOCK_NS_PER_MS);
+    }
+}
+
+void lifecycle_step(struct lifecycle *lc, const struct lc_event *ev)
+{
+    lc->nactions = 0;
+    switch (ev->kind) {
+    case LC_EV_STARTED:
+        lc->workers[ev->worker].state = LC_WORKER_RUNNING;
+        lc->workers[ev->worker].pid = ev->pid;
+        lc->workers[ev->worker].started_ns = ev->now_ns;
+        lc->nrunning++;
+        break;
+    case LC_EV_START_FAILED:
+        on_start_failed(lc, ev);
+        break;
+    case LC_EV_EXITED:
+        on_exited(lc, ev);
+        break;
+    case LC_EV_STOP_SIGNAL:
+        on_stop_signal(lc, ev);
+        break;
+    case LC_EV_PARENT_LOST:
+        on_parent_lost(lc, ev);
+        break;
+    case LC_EV_TIMER:
+        on_timer(lc, ev);
+        break;
+    case LC_EV_CHILDREN_LEFT:
+        on_children_left(lc, ev);
+        break;
+    case LC_EV_CHILDREN_GONE:
+        if (lc->state == LC_SWEEPING)
+            enter_done(lc, ev->now_ns);
+        break;
+    case LC_EVENT_COUNT:
+        break;
+    }
+}
+
+int lifecycle_exit_code(const struct lifecycle *lc)
+{
+    return is_orderly(lc) ? 0 : 1;
+}

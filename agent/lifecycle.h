@@ -1,0 +1,132 @@
+/*
+ * The life of one generation of workers on one node, as a pure state
+ * machine: events in, actions out, the time passed in as a number. It does
+ * no I/O and calls no system function, so tests can drive every path.
+ *
+ *   RUNNING   workers run
+ *   STOPPING  a signal went to every worker's process group; the grace runs
+ *   KILLING   SIGKILL went to them; a bounded wait runs
+ *   SWEEPING  all workers are reaped; what they left behind is being ended
+ *   DONE      nothing is left, or it was given up and is reported
+ */
+#ifndef CRUN_AGENT_LIFECYCLE_H
+#define CRUN_AGENT_LIFECYCLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define LIFECYCLE_STATE_MAP(X)                                                 \
+    X(LC_RUNNING)                                                              \
+    X(LC_STOPPING)                                                             \
+    X(LC_KILLING)                                                              \
+    X(LC_SWEEPING)                                                             \
+    X(LC_DONE)
+
+enum lc_state {
+#define LC_ENUM(name) name,
+    LIFECYCLE_STATE_MAP(LC_ENUM) LC_STATE_COUNT
+};
+
+/* X(symbol): named for what happened. */
+#define LIFECYCLE_EVENT_MAP(X)                                                 \
+    X(LC_EV_STARTED) /* worker: pid */                                         \
+    X(LC_EV_START_FAILED) /* worker: error is the errno of fork or exec */     \
+    X(LC_EV_EXITED) /* worker: wait_status */                                  \
+    X(LC_EV_STOP_SIGNAL) /* signal: asked from outside */                      \
+    X(LC_EV_PARENT_LOST) /* whoever started the agent is dead */               \
+    X(LC_EV_TIMER) /* the armed deadline is over */                            \
+    X(LC_EV_CHILDREN_LEFT) /* nothing to reap now, but children exist */       \
+    X(LC_EV_CHILDREN_GONE) /* waitpid says that there are none */
+
+enum lc_event_kind {
+    LIFECYCLE_EVENT_MAP(LC_ENUM) LC_EVENT_COUNT
+#undef LC_ENUM
+};
+
+const char *lc_state_name(enum lc_state state);
+const char *lc_event_name(enum lc_event_kind kind);
+
+struct lc_event {
+    enum lc_event_kind kind;
+    uint64_t now_ns;
+    int worker; /* STARTED, START_FAILED, EXITED: local rank */
+    pid_t pid; /* STARTED */
+    int wait_status; /* EXITED: as from waitpid */
+    int error; /* START_FAILED */
+    int signal; /* STOP_SIGNAL */
+};
+
+/* What the caller must do now, in order. */
+enum lc_action_kind {
+    LC_ACT_SIGNAL, /* signal to the process group of worker */
+    LC_ACT_CHILDREN, /* signal to every child there is, known or adopted */
+    LC_ACT_ARM, /* one LC_EV_TIMER at deadline_ns; replaces the last */
+    LC_ACT_DISARM,
+};
+
+struct lc_action {
+    enum lc_action_kind kind;
+    int worker;
+    int signal;
+    uint64_t deadline_ns;
+};
+
+enum lc_worker_state { LC_WORKER_NEW, LC_WORKER_RUNNING, LC_WORKER_ENDED };
+
+enum lc_outcome {
+    LC_OUT_NONE, /* not ended, or never started */
+    LC_OUT_SUCCESS, /* exit status 0 */
+    LC_OUT_FAILED, /* ended badly by itself */
+    LC_OUT_STOPPED, /* ended, in whatever way, after it was told to */
+    LC_OUT_NOT_BEGUN, /* fork or exec failed */
+};
+
+struct lc_worker {
+    enum lc_worker_state state;
+    enum lc_outcome outcome;
+    pid_t pid;
+    int wait_status;
+    int start_error;
+    int sent_signal; /* strongest signal it was sent, 0 for none */
+    uint64_t started_ns;
+    uint64_t ended_ns;
+};
+
+struct lifecycle {
+    enum lc_state state;
+    int nworkers;
+    int nrunning;
+    struct lc_worker *workers; /* owned, nworkers */
+    int first_failure; /* local rank, -1 while there is none */
+    int stop_signal; /* 0 unless stopped from outside */
+    bool is_parent_lost;
+    bool was_swept; /* the strays have had their polite signal */
+    bool gave_up; /* something could not be killed */
+    uint64_t grace_ns; /* from the polite signal to SIGKILL */
+    uint64_t state_ns; /* when the state was entered */
+    struct lc_action *actions; /* owned; capacity nworkers + 2 */
+    size_t nactions;
+};
+
+#define LC_GRACE_DEFAULT_MS 30000
+/* What successful workers left behind gets this long after SIGTERM. */
+#define LC_STRAY_GRACE_MS 1000
+/* After SIGKILL only a process stuck in the kernel is still there. */
+#define LC_KILL_WAIT_MS 5000
+
+int lifecycle_init(
+    struct lifecycle *lc, int nworkers, uint64_t grace_ms, uint64_t now_ns);
+void lifecycle_fini(struct lifecycle *lc);
+
+/* Takes one event; lc->actions then holds the nactions to carry out, valid
+ * until the next call. An event that means nothing in the present state is
+ * ignored. */
+void lifecycle_step(struct lifecycle *lc, const struct lc_event *ev);
+
+/* The exit status of crun, once the state is LC_DONE: 0 if every worker
+ * succeeded and nobody asked for a stop, else 1. */
+int lifecycle_exit_code(const struct lifecycle *lc);
+
+#endif

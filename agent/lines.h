@@ -1,0 +1,46 @@
+/*
+ * Whole lines from many streams into one sink. Pure: bytes in, bytes in a
+ * queue out; the time is passed in.
+ */
+#ifndef CRUN_AGENT_LINES_H
+#define CRUN_AGENT_LINES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "rendezvous/base/buf.h"
+
+/* A longer line is passed on in pieces of this size. */
+#define LINES_PIECE_MAX (64 * 1024)
+
+struct line_stream {
+    struct buf pending; /* the unfinished line, less what was shown of it */
+    uint64_t since_ns; /* when the first pending byte came */
+};
+
+struct line_sink {
+    struct buf queue; /* what is to be written */
+    const struct line_stream *owner; /* whose unfinished line was shown */
+};
+
+void line_stream_init(struct line_stream *s);
+void line_stream_fini(struct line_stream *s);
+void line_sink_init(struct line_sink *k);
+void line_sink_fini(struct line_sink *k);
+
+/* Takes n bytes; every line that they finish goes to the queue. 0 or
+ * -ENOMEM. */
+int line_stream_take(struct line_stream *s, struct line_sink *k,
+    const char *bytes, size_t n, uint64_t now_ns);
+
+/* True while a part of a line waits for its rest. */
+static inline bool line_stream_is_partial(const struct line_stream *s)
+{
+    return s->pending.len > 0;
+}
+
+/* Shows the unfinished line as far as it goes. 0 or -ENOMEM. */
+int line_stream_flush(struct line_stream *s, struct line_sink *k);
+
+#endif

@@ -1,0 +1,259 @@
+/* See program.h. */
+#include "agent/program.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum program_kind { PROGRAM_ELF, PROGRAM_SCRIPT, PROGRAM_OTHER };
+
+static bool is_regular_file(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+/*
+ * The first regular executable called name in the folders of PATH; NULL
+ * when there is none. *denied is set when one was passed over because it
+ * may not be executed. The caller frees the result.
+ */
+static char *find_on_path(const char *name, bool *denied)
+{
+    const char *path = getenv("PATH");
+    const char *end;
+    char *file;
+
+    if (path == NULL)
+        path = "/usr/local/bin:/usr/bin:/bin"; /* as execvp without PATH */
+    for (;; path = end + 1) {
+        end = strchrnul(path, ':');
+        /* An empty element means the working directory. */
+        if (asprintf(&file, "%.*s%s%s", (int)(end - path), path,
+                end > path ? "/" : "./", name) < 0)
+            return NULL;
+        if (is_regular_file(file)) {
+            if (access(file, X_OK) == 0)
+                return file;
+            *denied = true;
+        }
+        free(file);
+        if (*end == '\0')
+            return NULL;
+    }
+}
+
+static int find_python(char **out, const char *why, struct err *e)
+{
+    const char *chosen = getenv("PYTHON_EXEC");
+    bool denied = false;
+
+    if (chosen != NULL && chosen[0] != '\0') {
+        *out = strchr(chosen, '/') != NULL ? strdup(chosen)
+                                           : find_on_path(chosen, &denied);
+        if (*out == NULL || access(*out, X_OK) < 0) {
+            free(*out);
+            *out = NULL;
+            return err_set(e, -ENOENT,
+                "PYTHON_EXEC='%s' is not an executable file (exit code %d); "
+                "correct or unset it",
+                chosen, PROGRAM_EXIT_NOT_FOUND);
+        }
+        return 0;
+    }
+    *out = find_on_path("python3", &denied);
+    if (*out == NULL)
+        *out = find_on_path("python", &denied);
+    if (*out == NULL)
+        return err_set(e, -ENOENT,
+            "%s needs Python, but there is no python3 on PATH (exit code "
+            "%d); activate the environment that has it or set PYTHON_EXEC",
+            why, PROGRAM_EXIT_NOT_FOUND);
+    return 0;
+}
+
+static int use_python(
+    struct program *p, char **args, bool is_module, struct err *e)
+{
+    size_t n = 0;
+    size_t i = 0;
+    int rc;
+
+    rc = find_python(&p->path, args[0], e);
+    if (rc < 0)
+        return rc;
+    while (args[n] != NULL)
+        n++;
+    p->argv = calloc(n + 4, sizeof(*p->argv));
+    if (p->argv == NULL)
+        return err_set(e, -ENOMEM, "out of memory");
+    p->argv[i++] = p->path;
+    p->argv[i++] = "-u";
+    if (is_module)
+        p->argv[i++] = "-m";
+    memcpy(p->argv + i, args, (n + 1) * sizeof(*args));
+    return 0;
+}
+
+static int use_directly(
+    struct program *p, char **args, char *path, struct err *e)
+{
+    size_t n = 0;
+
+    while (args[n] != NULL)
+        n++;
+    p->path = path;
+    p->argv = calloc(n + 1, sizeof(*p->argv));
+    if (p->argv == NULL)
+        return err_set(e, -ENOMEM, "out of memory");
+    memcpy(p->argv, args, (n + 1) * sizeof(*args));
+    return 0;
+}
+
+/* Reads the first line into line; what it starts with decides. Returns an
+ * enum program_kind or a negative errno. */
+static int look_into(const char *path, char *line, size_t size, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    enum program_kind kind;
+    ssize_t n;
+
+    if (fd < 0 && errno == EACCES && access(path, X_OK) == 0) {
+        line[0] = '\0';
+        return PROGRAM_ELF; /* may be run though not read */
+    }
+    if (fd < 0)
+        return err_set(e, -errno, "%s: cannot be read: %s (exit code %d)", path,
+            strerror(errno), PROGRAM_EXIT_NOT_EXECUTABLE);
+    n = read(fd, line, size - 1);
+    if (n < 0) {
+        int rc = -errno;
+
+        close(fd);
+        return err_set(e, rc, "%s: cannot be read: %s (exit code %d)", path,
+            strerror(-rc), PROGRAM_EXIT_NOT_EXECUTABLE);
+    }
+    close(fd);
+    line[n] = '\0';
+    kind = n >= 4 && memcmp(line, "\177ELF", 4) == 0 ? PROGRAM_ELF
+           : line[0] == '#' && line[1] == '!'        ? PROGRAM_SCRIPT
+                                                     : PROGRAM_OTHER;
+    line[strcspn(line, "\n")] = '\0';
+    return (int)kind;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text);
+    size_t m = strlen(end);
+
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static int not_executable(const char *path, struct err *e)
+{
+    return err_set(e, -EACCES,
+        "%s: not executable (exit code %d); run chmod +x on it", path,
+        PROGRAM_EXIT_NOT_EXECUTABLE);
+}
+
+/* Where the program is; *out is the caller's. */
+static int find_program(const char *name, char **out, struct err *e)
+{
+    bool has_slash = strchr(name, '/') != NULL;
+    bool denied = false;
+    struct stat st;
+
+    *out = NULL;
+    if (name[0] == '\0')
+        return err_set(e, -ENOENT, "the program's name is empty");
+    if (!has_slash && !ends_with(name, ".py"))
+        *out = find_on_path(name, &denied);
+    if (*out != NULL)
+        return 0;
+    if (stat(name, &st) < 0) {
+        int rc = -errno;
+
+        if (denied)
+            return not_executable(name, e);
+        if (rc == -ENOENT)
+            return err_set(e, rc, "%s: no such program%s (exit code %d)", name,
+                has_slash                ? ""
+                : ends_with(name, ".py") ? " in this folder"
+                                         : " on PATH or in this folder",
+                PROGRAM_EXIT_NOT_FOUND);
+        return err_set(e, rc, "%s: %s (exit code %d)", name, strerror(-rc),
+            rc == -ENOTDIR ? PROGRAM_EXIT_NOT_FOUND
+                           : PROGRAM_EXIT_NOT_EXECUTABLE);
+    }
+    if (!S_ISREG(st.st_mode))
+        return err_set(e, -EACCES, "%s: is %s, not a program (exit code %d)",
+            name, S_ISDIR(st.st_mode) ? "a folder" : "no regular file",
+            PROGRAM_EXIT_NOT_EXECUTABLE);
+    /* execve takes a name without a slash from the working directory. */
+    *out = strdup(name);
+    return *out == NULL ? err_set(e, -ENOMEM, "out of memory") : 0;
+}
+
+/* How to run the file at path, which becomes p's or is freed. */
+static int use_file(struct program *p, char **args, char *path,
+    bool is_no_python, struct err *e)
+{
+    bool is_executable = access(path, X_OK) == 0;
+    bool is_python = !is_no_python && ends_with(path, ".py");
+    char line[PATH_MAX];
+    int kind;
+    int rc = 0;
+
+    if (!is_no_python && !is_python) {
+        kind = rc = look_into(path, line, sizeof(line), e);
+        if (rc < 0)
+            goto out;
+        is_python = kind == PROGRAM_OTHER ||
+                    (kind == PROGRAM_SCRIPT && !is_executable &&
+                        strstr(line, "python") != NULL);
+    }
+    if (!is_python && is_executable)
+        return use_directly(p, args, path, e);
+    rc = is_python ? use_python(p, args, false, e) : not_executable(path, e);
+out:
+    free(path);
+    return rc;
+}
+
+int program_resolve(struct program *p, char **args, bool is_module,
+    bool is_no_python, struct err *e)
+{
+    char *path;
+    int rc;
+
+    memset(p, 0, sizeof(*p));
+    p->title = args[0];
+    if (is_module && is_no_python)
+        return err_set(e, -EINVAL,
+            "--module and --no_python exclude each other; give one of them");
+    if (is_module) {
+        rc = use_python(p, args, true, e);
+    } else {
+        rc = find_program(args[0], &path, e);
+        if (rc == 0)
+            rc = use_file(p, args, path, is_no_python, e);
+    }
+    if (rc < 0)
+        program_fini(p);
+    return rc;
+}
+
+void program_fini(struct program *p)
+{
+    free(p->path);
+    free(p->argv);
+    p->path = NULL;
+    p->argv = NULL;
+}

@@ -1,0 +1,112 @@
+/* See worker_vars.h. */
+#include "agent/worker_vars.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rendezvous/worker_env.h"
+
+/* Names and values, as text, of one worker. */
+struct setting {
+    const char *name;
+    const char *text; /* NULL: number */
+    int number;
+};
+
+#define SETTINGS_MAX 24
+
+static const char *find(char *const *env, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (; *env != NULL; env++)
+        if (strncmp(*env, name, n) == 0 && (*env)[n] == '=')
+            return *env + n + 1;
+    return NULL;
+}
+
+bool worker_vars_limits_omp(const struct worker_vars *v, char *const *base)
+{
+    return v->local_world_size > 1 && find(base, ENV_OMP_NUM_THREADS) == NULL;
+}
+
+static size_t list_settings(const struct worker_vars *v, char *const *base,
+    struct setting s[SETTINGS_MAX])
+{
+    size_t n = 0;
+
+    s[n++] = (struct setting){ENV_RANK, NULL, v->rank};
+    s[n++] = (struct setting){ENV_LOCAL_RANK, NULL, v->local_rank};
+    s[n++] = (struct setting){ENV_WORLD_SIZE, NULL, v->world_size};
+    s[n++] = (struct setting){ENV_LOCAL_WORLD_SIZE, NULL, v->local_world_size};
+    s[n++] = (struct setting){ENV_GROUP_RANK, NULL, v->group_rank};
+    s[n++] = (struct setting){ENV_GROUP_WORLD_SIZE, NULL, v->group_world_size};
+    s[n++] = (struct setting){ENV_ROLE_NAME, v->role, 0};
+    /* One role per job so far, so ranks and sizes within it are global. */
+    s[n++] = (struct setting){ENV_ROLE_RANK, NULL, v->rank};
+    s[n++] = (struct setting){ENV_ROLE_WORLD_SIZE, NULL, v->world_size};
+    s[n++] = (struct setting){ENV_MASTER_ADDR, v->master_addr, 0};
+    s[n++] = (struct setting){ENV_MASTER_PORT, NULL, v->master_port};
+    s[n++] = (struct setting){ENV_RESTART_COUNT, NULL, v->restart_count};
+    s[n++] = (struct setting){ENV_MAX_RESTARTS, NULL, v->max_restarts};
+    s[n++] = (struct setting){ENV_RUN_ID, v->run_id, 0};
+    s[n++] = (struct setting){ENV_USE_AGENT_STORE, "True", 0};
+    /* Empty: there is no log folder to put an error file into. */
+    s[n++] = (struct setting){ENV_ERROR_FILE, "", 0};
+    s[n++] = (struct setting){
+        ENV_SIGNALS_TO_HANDLE, "SIGTERM,SIGINT,SIGHUP,SIGQUIT", 0};
+    if (find(base, ENV_NCCL_ASYNC_ERROR_HANDLING) == NULL)
+        s[n++] = (struct setting){ENV_NCCL_ASYNC_ERROR_HANDLING, NULL, 1};
+    if (worker_vars_limits_omp(v, base))
+        s[n++] = (struct setting){ENV_OMP_NUM_THREADS, NULL, 1};
+    return n;
+}
+
+static bool is_overridden(const char *entry, const struct setting *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t len = strlen(s[i].name);
+
+        if (strncmp(entry, s[i].name, len) == 0 && entry[len] == '=')
+            return true;
+    }
+    return false;
+}
+
+static int print_setting(char *at, size_t size, const struct setting *s)
+{
+    return s->text != NULL ? snprintf(at, size, "%s=%s", s->name, s->text)
+                           : snprintf(at, size, "%s=%d", s->name, s->number);
+}
+
+char **worker_vars_build(const struct worker_vars *v, char *const *base)
+{
+    struct setting s[SETTINGS_MAX];
+    size_t n = list_settings(v, base, s);
+    size_t nbase = 0;
+    size_t text_len = 0;
+    size_t k = 0;
+    char **env;
+    char *text;
+
+    while (base[nbase] != NULL)
+        nbase++;
+    for (size_t i = 0; i < n; i++)
+        text_len += (size_t)print_setting(NULL, 0, &s[i]) + 1;
+    /* The pointers first, then the text of the settings. */
+    env = malloc((nbase + n + 1) * sizeof(*env) + text_len);
+    if (env == NULL)
+        return NULL;
+    text = (char *)(env + nbase + n + 1);
+    for (size_t i = 0; i < nbase; i++)
+        if (!is_overridden(base[i], s, n))
+            env[k++] = base[i];
+    for (size_t i = 0; i < n; i++) {
+        env[k++] = text;
+        text += print_setting(text, text_len, &s[i]) + 1;
+    }
+    env[k] = NULL;
+    return env;
+}
