@@ -63,6 +63,7 @@ struct console {
 
 static void stream_close(struct stream *s);
 static void pump_stream(struct stream *s);
+static void on_partial_timer(uv_timer_t *timer);
 
 /* --- Sinks -------------------------------------------------------------- */
 
@@ -223,7 +224,7 @@ static void stream_close(struct stream *s)
     close(s->fd);
     s->fd = -1;
     if (!s->sink->is_broken &&
-        line_stream_flush(&s->lines, &s->sink->lines) < 0)
+        line_stream_flush(&s->lines, &s->sink->lines, clock_now_ns()) < 0)
         log_error("console", "out of memory: a worker's last line is lost");
     line_stream_fini(&s->lines);
 }
@@ -265,31 +266,41 @@ static void read_stream(struct stream *s)
     }
 }
 
+/* The timer that shows unfinished lines runs while there is one, with at
+ * most this period. */
+static void watch_partial(struct console *c, uint64_t due_ns)
+{
+    uv_timer_start(
+        &c->partial_timer, on_partial_timer, due_ns / CLOCK_NS_PER_MS + 1, 0);
+}
+
 static void on_partial_timer(uv_timer_t *timer)
 {
     struct console *c = timer->data;
     uint64_t now = clock_now_ns();
-    uint64_t oldest = UINT64_MAX;
+    uint64_t soonest = UINT64_MAX;
 
     for (int i = 0; i < c->nstreams; i++) {
         struct stream *s = &c->streams[i];
+        uint64_t due;
 
-        if (s->fd < 0 || !line_stream_is_partial(&s->lines))
+        if (s->fd < 0 || !line_stream_is_partial(&s->lines) ||
+            s->sink->is_broken)
             continue;
-        if (now - s->lines.since_ns < CONSOLE_PARTIAL_MS * CLOCK_NS_PER_MS) {
-            if (s->lines.since_ns < oldest)
-                oldest = s->lines.since_ns;
+        /* Its rest may be in the pipe, and nobody would see it sooner. */
+        if (s->is_paused || s->sink->is_blocked)
+            s->lines.since_ns = now;
+        due = line_stream_due_ns(&s->lines, &s->sink->lines, now);
+        if (due > 0) {
+            soonest = due < soonest ? due : soonest;
             continue;
         }
-        if (s->sink->is_broken)
-            continue;
-        if (line_stream_flush(&s->lines, &s->sink->lines) < 0)
+        if (line_stream_flush(&s->lines, &s->sink->lines, now) < 0)
             continue; /* kept; it is tried again with what comes next */
         sink_flush(c, s->sink);
     }
-    if (oldest != UINT64_MAX)
-        uv_timer_start(&c->partial_timer, on_partial_timer,
-            CONSOLE_PARTIAL_MS - (now - oldest) / CLOCK_NS_PER_MS, 0);
+    if (soonest != UINT64_MAX)
+        watch_partial(c, soonest);
 }
 
 static void on_readable(uv_poll_t *handle, int status, int events)
@@ -310,8 +321,7 @@ static void pump_stream(struct stream *s)
             uv_poll_start(&s->poll, UV_READABLE, on_readable);
         if (line_stream_is_partial(&s->lines) &&
             !uv_is_active((uv_handle_t *)&c->partial_timer))
-            uv_timer_start(
-                &c->partial_timer, on_partial_timer, CONSOLE_PARTIAL_MS, 0);
+            watch_partial(c, LINES_PARTIAL_MS * CLOCK_NS_PER_MS);
     }
     sink_flush(c, s->sink);
 }

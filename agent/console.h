@@ -3,10 +3,10 @@
  *
  * A stream (one worker's stdout or stderr, the read end of a pipe) is cut
  * into lines; a sink (descriptor 1 or 2) gets whole lines of one stream at a
- * time. A line that stays unfinished for CONSOLE_PARTIAL_MS is shown as far
- * as it goes; if another stream writes before it is finished, a newline is
- * put between them, so bytes of two ranks never share a line. If descriptors
- * 1 and 2 are the same file they share one sink.
+ * time. A line that stays unfinished for a while (lines.h) is shown as far as
+ * it goes; if another stream writes before it is finished, a newline is put
+ * between them, so bytes of two ranks never share a line. If descriptors 1
+ * and 2 are the same file they share one sink.
  *
  * Nothing here blocks. A sink that takes no more (a paused pager) stops the
  * reading from workers once CONSOLE_QUEUE_MAX bytes wait, and they then
@@ -19,7 +19,6 @@
 #include <stdbool.h>
 #include <uv.h>
 
-#define CONSOLE_PARTIAL_MS 100
 #define CONSOLE_QUEUE_MAX (1024 * 1024)
 
 struct console;

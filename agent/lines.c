@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "rendezvous/base/clock.h"
+
 void line_stream_init(struct line_stream *s)
 {
     buf_init(&s->pending, LINES_PIECE_MAX);
@@ -20,6 +22,7 @@ void line_sink_init(struct line_sink *k)
 {
     buf_init(&k->queue, SIZE_MAX / 2);
     k->owner = NULL;
+    k->last_ns = 0;
 }
 
 void line_sink_fini(struct line_sink *k)
@@ -30,12 +33,13 @@ void line_sink_fini(struct line_sink *k)
 /* Puts bytes of s into the queue, on a line of their own unless they go on
  * with one of s. */
 static int emit(const struct line_stream *s, struct line_sink *k,
-    const char *bytes, size_t n)
+    const char *bytes, size_t n, uint64_t now_ns)
 {
     int rc = 0;
 
     if (n == 0)
         return 0;
+    k->last_ns = now_ns;
     if (k->owner != NULL && k->owner != s)
         rc = buf_append(&k->queue, "\n", 1);
     if (rc == 0)
@@ -45,9 +49,10 @@ static int emit(const struct line_stream *s, struct line_sink *k,
     return rc;
 }
 
-int line_stream_flush(struct line_stream *s, struct line_sink *k)
+int line_stream_flush(
+    struct line_stream *s, struct line_sink *k, uint64_t now_ns)
 {
-    int rc = emit(s, k, buf_bytes(&s->pending), s->pending.len);
+    int rc = emit(s, k, buf_bytes(&s->pending), s->pending.len, now_ns);
 
     if (rc == 0)
         buf_consume(&s->pending, s->pending.len);
@@ -63,9 +68,9 @@ int line_stream_take(struct line_stream *s, struct line_sink *k,
 
     if (nlines > 0) {
         /* The pending part has no newline, so these two make one piece. */
-        rc = line_stream_flush(s, k);
+        rc = line_stream_flush(s, k, now_ns);
         if (rc == 0)
-            rc = emit(s, k, bytes, nlines);
+            rc = emit(s, k, bytes, nlines, now_ns);
         if (rc < 0)
             return rc;
         bytes += nlines;
@@ -83,10 +88,27 @@ int line_stream_take(struct line_stream *s, struct line_sink *k,
         bytes += piece;
         n -= piece;
         if (s->pending.len == LINES_PIECE_MAX) {
-            rc = line_stream_flush(s, k);
+            rc = line_stream_flush(s, k, now_ns);
             if (rc < 0)
                 return rc;
         }
     }
     return 0;
+}
+
+static uint64_t left(uint64_t since_ns, uint64_t wait_ms, uint64_t now_ns)
+{
+    uint64_t due = since_ns + wait_ms * CLOCK_NS_PER_MS;
+
+    return due > now_ns ? due - now_ns : 0;
+}
+
+uint64_t line_stream_due_ns(
+    const struct line_stream *s, const struct line_sink *k, uint64_t now_ns)
+{
+    uint64_t last = k->last_ns > s->since_ns ? k->last_ns : s->since_ns;
+    uint64_t quiet = left(last, LINES_PARTIAL_MS, now_ns);
+    uint64_t at_most = left(s->since_ns, LINES_PARTIAL_MAX_MS, now_ns);
+
+    return quiet < at_most ? quiet : at_most;
 }

@@ -11,6 +11,15 @@
 
 #include "rendezvous/base/buf.h"
 
+/*
+ * When an unfinished line is shown: it has waited for LINES_PARTIAL_MS and no
+ * other stream wrote meanwhile, so nothing will run into it soon; or it has
+ * waited for LINES_PARTIAL_MAX_MS, whatever the others do. A line that is
+ * written in several pieces by a busy worker is so rarely cut.
+ */
+#define LINES_PARTIAL_MS 100
+#define LINES_PARTIAL_MAX_MS 1000
+
 /* A longer line is passed on in pieces of this size. */
 #define LINES_PIECE_MAX (64 * 1024)
 
@@ -22,6 +31,7 @@ struct line_stream {
 struct line_sink {
     struct buf queue; /* what is to be written */
     const struct line_stream *owner; /* whose unfinished line was shown */
+    uint64_t last_ns; /* when something was last put in */
 };
 
 void line_stream_init(struct line_stream *s);
@@ -40,7 +50,13 @@ static inline bool line_stream_is_partial(const struct line_stream *s)
     return s->pending.len > 0;
 }
 
+/* Nanoseconds until the unfinished line should be shown; 0: now. Only for a
+ * stream that has one. */
+uint64_t line_stream_due_ns(
+    const struct line_stream *s, const struct line_sink *k, uint64_t now_ns);
+
 /* Shows the unfinished line as far as it goes. 0 or -ENOMEM. */
-int line_stream_flush(struct line_stream *s, struct line_sink *k);
+int line_stream_flush(
+    struct line_stream *s, struct line_sink *k, uint64_t now_ns);
 
 #endif

@@ -1,0 +1,106 @@
+#!/bin/bash
+# The workers' output reaches crun's stdout and stderr whole.
+. "${BASH_SOURCE%/*}/tap.sh"
+plan 14
+
+cd "$TMP" || exit 255
+export OMP_NUM_THREADS=1
+
+# checks FILE STREAM NLINES: every line of 8 ranks whole, in order per rank.
+checks()
+{
+    awk -F: -v stream="$2" -v nlines="$3" '
+        $2 != stream || length($5) != $4 || $5 !~ /^x+$/ { bad++; next }
+        $3 != next_of[$1] + 0 { bad++ }
+        { next_of[$1] = $3 + 1 }
+        END {
+            for (r = 0; r < 8; r++) if (next_of[r] != nlines) bad++
+            print bad + 0
+        }' "$1"
+}
+
+"$CRUN" --nproc_per_node=8 "$HELPERS/write_lines" 300 >out 2>err
+is "$?" 0 "eight talkative workers"
+is "$(checks out 1 300)" 0 "LOG-01 stdout: whole lines in order"
+is "$(checks err 2 300)" 0 "LOG-01 stderr: whole lines in order"
+
+"$CRUN" --nproc_per_node=8 "$HELPERS/write_lines" 100 >both 2>&1
+grep ':1:[0-9]*:[0-9]*:' both >one
+grep ':2:[0-9]*:[0-9]*:' both >two
+is "$(checks one 1 100)$(checks two 2 100)$(wc -l <both)" 001600 \
+    "both streams in one file: whole lines"
+
+# A slow reader holds the workers up, and nothing is lost.
+"$CRUN" --nproc_per_node=8 "$HELPERS/write_lines" 200 2>/dev/null |
+    { sleep 1; cat >slow; }
+is "$(checks slow 1 200)" 0 "slow reader: nothing is lost"
+
+# Every byte value, then a character split over two writes.
+if command -v python3 >/dev/null; then
+    cat >bytes.py <<'P'
+import os, time
+os.write(1, bytes(range(256)) + b"\n")
+os.write(1, b"\xe2\x82"); time.sleep(0.3); os.write(1, b"\xac\n")
+for i in range(100): os.write(1, b"line %d\n" % i)
+P
+    python3 bytes.py >want
+    "$CRUN" bytes.py >got
+    cmp want got
+    ok $? "LOG-02 bytes pass unchanged"
+
+    # A terminal is inherited: the worker sees one, and so do its children.
+    cat >terminal.py <<'P'
+import os, pty, sys
+chunks = []
+def read(fd):
+    data = os.read(fd, 4096)
+    chunks.append(data)
+    return data
+rc = pty.spawn(sys.argv[1:], read)
+sys.exit(os.waitstatus_to_exitcode(rc))
+P
+    python3 terminal.py "$CRUN" sh -c 'test -t 1 && test -t 2 && echo tty' \
+        </dev/null >tty
+    like "$(cat tty)" '^tty' "a terminal is inherited"
+else
+    skip 2 "no python3 here"
+fi
+
+# The last words of a dying worker, without a newline.
+lost=0
+for how in 'kill -9 $$' 'kill -ABRT $$' 'exit 3'; do
+    for _ in 1 2 3 4 5; do
+        "$CRUN" --nproc_per_node=4 sh -c \
+            "printf LAST >&2; [ \$RANK = 0 ] || sleep 20; $how" 2>err
+        # The others may be stopped before they say anything.
+        grep -q '^LAST' err || ((++lost))
+        grep -q 'LASTLAST' err && ((++lost))
+    done
+done
+is "$lost" 0 "LOG-05 last words arrive, on a line of their own"
+is "$("$CRUN" printf 'no newline')" "no newline" "the end of output is not touched"
+like "$(cat err)" '^crun: sh FAILED' "the report begins on a line of its own"
+
+# An unfinished line is shown soon; another rank's does not run into it.
+mkfifo fifo
+"$CRUN" --nproc_per_node=2 sh -c \
+    'if [ $RANK = 0 ]; then printf half; touch shown; sleep 1000;
+     else until [ -e go ]; do sleep 0.05; done; echo whole; sleep 1000; fi' \
+    >fifo 2>/dev/null &
+job=$!
+exec 5<fifo
+head -c 4 <&5 >first
+is "$(cat first)" half "a partial line is shown"
+touch go
+read -r rest <&5
+read -r whole <&5
+is "$rest$whole" whole "another rank's line starts on a new one"
+{ kill -9 $job; wait $job; } 2>/dev/null
+exec 5<&-
+
+# A reader that leaves: the workers get SIGPIPE as without crun.
+status=$(RUN_TIMEOUT=20; run sh -c \
+    "{ '$CRUN' --nproc_per_node=2 sh -c 'while echo y; do :; done' 2>err;
+       echo \$? >code; } | head -n 1"; echo "$status $out")
+is "$status" "0 y" "reader leaves: crun ends"
+like "$(cat code err)" 'SIGPIPE|exit code' "reader leaves: the workers are told"

@@ -1,0 +1,320 @@
+/* The worker life cycle, driven by hand: events in, actions out. */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include "agent/lifecycle.h"
+#include "rendezvous/base/clock.h"
+#include "tests/unit/unit.h"
+
+#define GRACE_MS 1000
+#define NWORKERS 3
+#define MS CLOCK_NS_PER_MS
+
+#define EXIT_STATUS(code) ((code) << 8)
+
+static struct lifecycle lc;
+static uint64_t now;
+
+static void post(struct lc_event ev)
+{
+    ev.now_ns = now;
+    lifecycle_step(&lc, &ev);
+}
+
+static void start_all(void)
+{
+    for (int i = 0; i < NWORKERS; i++)
+        post((struct lc_event){
+            .kind = LC_EV_STARTED, .worker = i, .pid = 100 + i});
+}
+
+static void set_up(void)
+{
+    now = 5 * MS;
+    ck_assert_int_eq(lifecycle_init(&lc, NWORKERS, GRACE_MS, now), 0);
+    start_all();
+}
+
+static void tear_down(void)
+{
+    lifecycle_fini(&lc);
+}
+
+static void exited(int worker, int wait_status)
+{
+    post((struct lc_event){
+        .kind = LC_EV_EXITED, .worker = worker, .wait_status = wait_status});
+}
+
+static int count_signals(int sig)
+{
+    int n = 0;
+
+    for (size_t i = 0; i < lc.nactions; i++)
+        n += lc.actions[i].kind == LC_ACT_SIGNAL && lc.actions[i].signal == sig;
+    return n;
+}
+
+static int count_kind(enum lc_action_kind kind)
+{
+    int n = 0;
+
+    for (size_t i = 0; i < lc.nactions; i++)
+        n += lc.actions[i].kind == kind;
+    return n;
+}
+
+static uint64_t armed(void)
+{
+    for (size_t i = 0; i < lc.nactions; i++)
+        if (lc.actions[i].kind == LC_ACT_ARM)
+            return lc.actions[i].deadline_ns;
+    return 0;
+}
+
+START_TEST(all_succeed_and_nothing_is_signalled)
+{
+    for (int i = 0; i < NWORKERS; i++) {
+        exited(i, 0);
+        ck_assert_int_eq(count_kind(LC_ACT_SIGNAL), 0);
+        ck_assert_int_eq(count_kind(LC_ACT_CHILDREN), 0);
+    }
+    ck_assert_int_eq(lc.state, LC_SWEEPING);
+    post((struct lc_event){.kind = LC_EV_CHILDREN_GONE});
+    ck_assert_int_eq(lc.state, LC_DONE);
+    ck_assert_int_eq(count_kind(LC_ACT_CHILDREN), 0);
+    ck_assert_int_eq(lifecycle_exit_code(&lc), 0);
+}
+END_TEST
+
+START_TEST(early_success_lets_the_others_run)
+{
+    exited(1, 0);
+    ck_assert_int_eq(lc.state, LC_RUNNING);
+    ck_assert_int_eq(lc.nrunning, 2);
+}
+END_TEST
+
+START_TEST(first_failure_stops_the_others_after_which_they_are_no_failures)
+{
+    exited(1, EXIT_STATUS(7));
+    ck_assert_int_eq(lc.state, LC_STOPPING);
+    ck_assert_int_eq(count_signals(SIGTERM), 2);
+    ck_assert_uint_eq(armed(), now + GRACE_MS * MS);
+    exited(0, SIGTERM);
+    exited(2, EXIT_STATUS(3));
+    ck_assert_int_eq(lc.first_failure, 1);
+    ck_assert_int_eq(lc.workers[0].outcome, LC_OUT_STOPPED);
+    ck_assert_int_eq(lc.workers[1].outcome, LC_OUT_FAILED);
+    ck_assert_int_eq(lc.workers[2].outcome, LC_OUT_STOPPED);
+    post((struct lc_event){.kind = LC_EV_CHILDREN_GONE});
+    ck_assert_int_eq(lifecycle_exit_code(&lc), 1);
+}
+END_TEST
+
+START_TEST(death_by_signal_is_a_failure)
+{
+    exited(2, SIGKILL);
+    ck_assert_int_eq(lc.first_failure, 2);
+    ck_assert_int_eq(lc.state, LC_STOPPING);
+}
+END_TEST
+
+START_TEST(grace_ends_in_sigkill)
+{
+    exited(0, EXIT_STATUS(1));
+    now += GRACE_MS * MS;
+    post((struct lc_event){.kind = LC_EV_TIMER});
+    ck_assert_int_eq(lc.state, LC_KILLING);
+    ck_assert_int_eq(count_signals(SIGKILL), 2);
+    exited(1, SIGKILL);
+    ck_assert_int_eq(lc.state, LC_KILLING);
+    exited(2, SIGKILL);
+    ck_assert_int_eq(lc.state, LC_SWEEPING);
+    ck_assert(!lc.gave_up);
+}
+END_TEST
+
+START_TEST(stop_signal_is_passed_on_as_it_is)
+{
+    post((struct lc_event){.kind = LC_EV_STOP_SIGNAL, .signal = SIGINT});
+    ck_assert_int_eq(lc.state, LC_STOPPING);
+    ck_assert_int_eq(count_signals(SIGINT), NWORKERS);
+    for (int i = 0; i < NWORKERS; i++)
+        exited(i, 0);
+    post((struct lc_event){.kind = LC_EV_CHILDREN_GONE});
+    ck_assert_int_eq(lc.first_failure, -1);
+    ck_assert_int_eq(lifecycle_exit_code(&lc), 1);
+}
+END_TEST
+
+START_TEST(second_stop_signal_cuts_the_grace_short)
+{
+    post((struct lc_event){.kind = LC_EV_STOP_SIGNAL, .signal = SIGINT});
+    post((struct lc_event){.kind = LC_EV_STOP_SIGNAL, .signal = SIGINT});
+    ck_assert_int_eq(lc.state, LC_KILLING);
+    ck_assert_int_eq(count_signals(SIGKILL), NWORKERS);
+}
+END_TEST
+
+START_TEST(lost_parent_kills_at_once)
+{
+    post((struct lc_event){.kind = LC_EV_PARENT_LOST});
+    ck_assert_int_eq(lc.state, LC_KILLING);
+    ck_assert_int_eq(count_signals(SIGKILL), NWORKERS);
+    ck_assert_int_eq(lifecycle_exit_code(&lc), 1);
+}
+END_TEST
+
+START_TEST(failed_start_stops_those_that_run)
+{
+    struct lifecycle other;
+    struct lc_event started = {.kind = LC_EV_STARTED, .pid = 7};
+    struct lc_event failed = {
+        .kind = LC_EV_START_FAILED, .worker = 1, .error = ENOEXEC};
+
+    ck_assert_int_eq(lifecycle_init(&other, 3, GRACE_MS, 0), 0);
+    lifecycle_step(&other, &started);
+    lifecycle_step(&other, &failed);
+    ck_assert_int_eq(other.state, LC_STOPPING);
+    ck_assert_int_eq(other.first_failure, 1);
+    ck_assert_int_eq(other.workers[1].outcome, LC_OUT_NOT_BEGUN);
+    ck_assert_int_eq((int)other.nactions, 2); /* one signal, one timer */
+    lifecycle_fini(&other);
+}
+END_TEST
+
+START_TEST(strays_of_successful_workers_get_term_then_kill)
+{
+    for (int i = 0; i < NWORKERS; i++)
+        exited(i, 0);
+    post((struct lc_event){.kind = LC_EV_CHILDREN_LEFT});
+    ck_assert_int_eq(count_kind(LC_ACT_CHILDREN), 1);
+    ck_assert_int_eq(lc.actions[0].signal, SIGTERM);
+    ck_assert_uint_eq(armed(), now + LC_STRAY_GRACE_MS * MS);
+    post((struct lc_event){.kind = LC_EV_CHILDREN_LEFT});
+    ck_assert_int_eq(count_kind(LC_ACT_CHILDREN), 0); /* once is enough */
+    now += LC_STRAY_GRACE_MS * MS;
+    post((struct lc_event){.kind = LC_EV_TIMER});
+    ck_assert_int_eq(lc.actions[0].signal, SIGKILL);
+    post((struct lc_event){.kind = LC_EV_CHILDREN_LEFT});
+    ck_assert_int_eq(lc.actions[0].signal, SIGKILL); /* next generation */
+    post((struct lc_event){.kind = LC_EV_CHILDREN_GONE});
+    ck_assert_int_eq(lc.state, LC_DONE);
+    ck_assert_int_eq(lifecycle_exit_code(&lc), 0);
+}
+END_TEST
+
+START_TEST(strays_of_a_failed_job_are_killed_at_once)
+{
+    exited(0, EXIT_STATUS(1));
+    exited(1, 0);
+    exited(2, 0);
+    post((struct lc_event){.kind = LC_EV_CHILDREN_LEFT});
+    ck_assert_int_eq(count_kind(LC_ACT_CHILDREN), 1);
+    ck_assert_int_eq(lc.actions[0].signal, SIGKILL);
+}
+END_TEST
+
+START_TEST(unkillable_worker_is_given_up_and_said_so)
+{
+    exited(0, EXIT_STATUS(1));
+    for (int i = 0; i < 4 && lc.state != LC_DONE; i++) {
+        now += 40000 * MS;
+        post((struct lc_event){.kind = LC_EV_TIMER});
+        post((struct lc_event){.kind = LC_EV_CHILDREN_LEFT});
+    }
+    ck_assert_int_eq(lc.state, LC_DONE);
+    ck_assert(lc.gave_up);
+    ck_assert_int_eq(lc.workers[1].state, LC_WORKER_RUNNING);
+}
+END_TEST
+
+/*
+ * Any sequence of events: no signal to a worker that has ended, a bounded
+ * number of actions, and once asked to stop the machine ends by its own
+ * timers within the sum of its graces, whatever the workers do.
+ */
+START_TEST(any_sequence_of_events_ends)
+{
+    unsigned seed = (unsigned)_i;
+    uint64_t deadline = 0;
+    uint64_t asked = 0;
+
+    for (int step = 0; step < 400 && lc.state != LC_DONE; step++) {
+        struct lc_event ev = {
+            .kind = (enum lc_event_kind)(rand_r(&seed) % LC_EVENT_COUNT),
+            .worker = rand_r(&seed) % NWORKERS,
+            .signal = SIGTERM,
+            .wait_status = rand_r(&seed) % 2 ? 0 : EXIT_STATUS(1)};
+
+        if (ev.kind == LC_EV_STARTED || ev.kind == LC_EV_START_FAILED ||
+            (ev.kind == LC_EV_CHILDREN_GONE && lc.nrunning > 0))
+            continue; /* the caller cannot send these here */
+        if (ev.kind == LC_EV_TIMER) {
+            if (deadline == 0)
+                continue;
+            now = deadline > now ? deadline : now;
+            deadline = 0;
+        } else if (ev.kind == LC_EV_EXITED && rand_r(&seed) % 4 != 0) {
+            continue; /* workers are slow to end */
+        } else {
+            now += (uint64_t)(rand_r(&seed) % 50) * MS;
+            if (deadline != 0 && now > deadline)
+                now = deadline;
+        }
+        post(ev);
+        for (size_t i = 0; i < lc.nactions; i++) {
+            const struct lc_action *a = &lc.actions[i];
+
+            if (a->kind == LC_ACT_SIGNAL)
+                ck_assert_int_eq(
+                    lc.workers[a->worker].state, LC_WORKER_RUNNING);
+            if (a->kind == LC_ACT_ARM)
+                deadline = a->deadline_ns;
+            if (a->kind == LC_ACT_DISARM)
+                deadline = 0;
+        }
+        if (asked == 0 && lc.state != LC_RUNNING)
+            asked = now;
+        /* While it waits for workers that it stopped, a timer must run. */
+        if (lc.state == LC_STOPPING || lc.state == LC_KILLING)
+            ck_assert_uint_ne(deadline, 0);
+    }
+    if (lc.state == LC_DONE)
+        ck_assert_uint_le(now - asked,
+            (GRACE_MS + 2 * LC_KILL_WAIT_MS + 2 * LC_STRAY_GRACE_MS) * MS);
+}
+END_TEST
+
+START_TEST(names_are_those_of_the_lists)
+{
+    ck_assert_str_eq(lc_state_name(LC_SWEEPING), "SWEEPING");
+    ck_assert_str_eq(lc_event_name(LC_EV_CHILDREN_GONE), "CHILDREN_GONE");
+}
+END_TEST
+
+int main(void)
+{
+    TCase *t = tcase_create("lifecycle");
+
+    tcase_add_checked_fixture(t, set_up, tear_down);
+    tcase_add_test(t, all_succeed_and_nothing_is_signalled);
+    tcase_add_test(t, early_success_lets_the_others_run);
+    tcase_add_test(
+        t, first_failure_stops_the_others_after_which_they_are_no_failures);
+    tcase_add_test(t, death_by_signal_is_a_failure);
+    tcase_add_test(t, grace_ends_in_sigkill);
+    tcase_add_test(t, stop_signal_is_passed_on_as_it_is);
+    tcase_add_test(t, second_stop_signal_cuts_the_grace_short);
+    tcase_add_test(t, lost_parent_kills_at_once);
+    tcase_add_test(t, failed_start_stops_those_that_run);
+    tcase_add_test(t, strays_of_successful_workers_get_term_then_kill);
+    tcase_add_test(t, strays_of_a_failed_job_are_killed_at_once);
+    tcase_add_test(t, unkillable_worker_is_given_up_and_said_so);
+    tcase_add_loop_test(t, any_sequence_of_events_ends, 0, 500);
+    tcase_add_test(t, names_are_those_of_the_lists);
+    return unit_run("lifecycle", t);
+}
