@@ -44,8 +44,7 @@ ALL_LDFLAGS = -pthread $(filter -fsanitize% --coverage,$(FLAGS_$(FLAVOR))) \
 # Sources by wildcard: a new file in a folder needs no change here. What
 # libcollective takes from rendezvous/ must not need libuv.
 BASE_SRCS := $(wildcard rendezvous/base/*.c)
-RDZV_WORKER_SRCS := $(filter-out rendezvous/%_server.c, \
-	$(wildcard rendezvous/store_*.c))
+RDZV_WORKER_SRCS := rendezvous/store_client.c rendezvous/store_codec.c
 RDZV_SRCS := $(wildcard rendezvous/*.c)
 AGENT_SRCS := $(wildcard agent/*.c)
 WORKER_SRCS := $(wildcard worker/*.c)
@@ -148,7 +147,7 @@ $(BUILD)/fakes/%.so: tests/fakes/%.c
 
 # Without libFuzzer a fuzz target is linked to a driver that replays a corpus.
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o \
-	$(call obj,$(RDZV_WORKER_SRCS) $(BASE_SRCS))
+	$(call obj,$(filter-out rendezvous/%_server.c,$(RDZV_SRCS)) $(BASE_SRCS))
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS)

@@ -13,6 +13,7 @@
 #include "rendezvous/base/clock.h"
 
 #define ORPHAN_DEADLINE_MS 10000
+#define STOPS_MAX 3
 
 static const int stop_signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
@@ -37,10 +38,12 @@ static int be_agent(pid_t front, int (*run)(void *arg, pid_t front), void *arg)
     return run(arg, front);
 }
 
-/* Waits for the agent's end, forwarding signals meanwhile. Children that
- * come to us from elsewhere are reaped. */
+/* Waits for the agent's end, forwarding signals meanwhile: the first asks for
+ * a stop, the second makes the agent kill. A third is for an agent that does
+ * neither. Children that come to us from elsewhere are reaped. */
 static int wait_for_agent(pid_t agent, const sigset_t *awaited)
 {
+    int nstops = 0;
     int status;
     pid_t pid;
     int sig;
@@ -48,7 +51,7 @@ static int wait_for_agent(pid_t agent, const sigset_t *awaited)
     for (;;) {
         sig = sigwaitinfo(awaited, NULL);
         if (sig > 0 && sig != SIGCHLD)
-            kill(agent, sig);
+            kill(agent, ++nstops < STOPS_MAX ? sig : SIGKILL);
         while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
             if (pid == agent)
                 return status;

@@ -7,56 +7,66 @@
 
 #include <errno.h>
 #include <sched.h>
-#include <stdint.h>
-#include <stdlib.h>
+#include <stddef.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define SPAWN_STACK_SIZE (64 * 1024)
 
+/* ThreadSanitizer takes every clone for a fork, with memory of its own, and
+ * its state in shared memory would be changed twice. */
+#ifdef __SANITIZE_THREAD__
+#define CLONE_FLAGS (CLONE_VFORK | SIGCHLD)
+#else
+#define CLONE_FLAGS (CLONE_VM | CLONE_VFORK | SIGCHLD)
+#endif
+
 /* The agent handles or ignores these; a worker starts with the default. A
  * signal that was ignored when crun started is not in the agent's hands and
  * stays ignored (nohup). */
-static const int reset_signals[] = {
+static const int handled_signals[] = {
     SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGPIPE};
 
 struct spawn_child {
     const struct spawn *spawn;
     pid_t parent;
+    sigset_t reset; /* signals that get their default action */
     int error; /* errno of the step that failed */
 };
 
-/* Runs in the child, in the parent's memory: only system calls here, and
- * nothing that a sanitizer would instrument. */
+/* All fields of the kernel's structure being 0 means SIG_DFL, whatever their
+ * order is on this machine. */
+static const unsigned long default_action[8];
+
+/*
+ * Runs in the child, in the parent's memory: only system calls here. Those
+ * that sanitizers wrap are made without the wrapper, which would change the
+ * parent's tables (handlers, pending signals, descriptors) in its place.
+ */
 __attribute__((no_sanitize("address", "thread", "undefined"))) static int
 spawn_child(void *arg)
 {
     struct spawn_child *c = arg;
     const struct spawn *s = c->spawn;
-    struct sigaction action;
 
     /* The parent's handlers must not run in its memory from here. All
      * signals are blocked until they are reset. */
-    for (size_t i = 0; i < sizeof(reset_signals) / sizeof(int); i++) {
-        if (sigaction(reset_signals[i], NULL, &action) < 0)
+    for (int sig = 1; sig < SIGRTMIN; sig++)
+        if (sigismember(&c->reset, sig) == 1 &&
+            syscall(SYS_rt_sigaction, sig, default_action, NULL, _NSIG / 8) < 0)
             goto fail;
-        if (action.sa_handler == SIG_IGN && reset_signals[i] != SIGPIPE)
-            continue;
-        action.sa_handler = SIG_DFL;
-        action.sa_flags = 0;
-        if (sigaction(reset_signals[i], &action, NULL) < 0)
-            goto fail;
-    }
-    if (setsid() < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+    if (setsid() < 0 || syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL) < 0)
         goto fail;
     if (getppid() != c->parent) {
         errno = ESRCH; /* the agent died before prctl */
         goto fail;
     }
-    if (s->out_fd >= 0 && dup2(s->out_fd, STDOUT_FILENO) < 0)
+    if (s->out_fd >= 0 && syscall(SYS_dup3, s->out_fd, STDOUT_FILENO, 0) < 0)
         goto fail;
-    if (s->err_fd >= 0 && dup2(s->err_fd, STDERR_FILENO) < 0)
+    if (s->err_fd >= 0 && syscall(SYS_dup3, s->err_fd, STDERR_FILENO, 0) < 0)
         goto fail;
     if (setrlimit(RLIMIT_NOFILE, &s->nofile) < 0)
         goto fail;
@@ -68,26 +78,40 @@ fail:
     _exit(127);
 }
 
+static void find_signals_to_reset(sigset_t *reset)
+{
+    struct sigaction action;
+
+    sigemptyset(reset);
+    for (size_t i = 0; i < sizeof(handled_signals) / sizeof(int); i++)
+        if (sigaction(handled_signals[i], NULL, &action) == 0 &&
+            (action.sa_handler != SIG_IGN || handled_signals[i] == SIGPIPE))
+            sigaddset(reset, handled_signals[i]);
+}
+
 pid_t spawn_worker(const struct spawn *s)
 {
-    struct spawn_child c = {.spawn = s, .parent = getpid()};
-    char *stack;
+    struct spawn_child *c;
     sigset_t all;
     sigset_t saved;
     pid_t pid;
     int rc;
 
-    stack = malloc(SPAWN_STACK_SIZE);
-    if (stack == NULL)
-        return -ENOMEM;
+    /* Shared, so that the error is seen here in every flavour. The structure
+     * is at the low end and the stack grows down towards it. */
+    c = mmap(NULL, SPAWN_STACK_SIZE, PROT_READ | PROT_WRITE,
+        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (c == MAP_FAILED)
+        return -errno;
+    c->spawn = s;
+    c->parent = getpid();
+    find_signals_to_reset(&c->reset);
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &saved);
-    pid = clone(spawn_child,
-        (char *)((uintptr_t)(stack + SPAWN_STACK_SIZE) & ~(uintptr_t)15),
-        CLONE_VM | CLONE_VFORK | SIGCHLD, &c);
-    rc = pid < 0 ? -errno : -c.error;
+    pid = clone(spawn_child, (char *)c + SPAWN_STACK_SIZE, CLONE_FLAGS, c);
+    rc = pid < 0 ? -errno : -c->error;
     sigprocmask(SIG_SETMASK, &saved, NULL);
-    free(stack);
+    munmap(c, SPAWN_STACK_SIZE);
     if (pid > 0 && rc < 0)
         waitpid(pid, NULL, 0); /* it has ended: vfork returned */
     return rc < 0 ? rc : pid;

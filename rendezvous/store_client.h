@@ -21,8 +21,11 @@ struct store_client;
  * Connects, says VALIDATE and PING, and waits for the echo. A refused or
  * reset connection, and a name that does not resolve yet, are tried again
  * with a growing delay until the deadline. On success *out is the caller's.
- * Errors: -ETIMEDOUT and whatever the last attempt ended with, told apart in
- * e->msg (not resolved, refused, no answer to the greeting, no TCPStore).
+ * Errors: what the last attempt ended with, told in e->msg with what was tried.
+ * -ENOENT: the name does not resolve; -ECONNREFUSED: nobody listens there;
+ * -ETIMEDOUT: no answer, or a connection but no answer to the greeting;
+ * -ECONNRESET: closed at the greeting. At once, without another attempt,
+ * -EPROTO: something answers that is no TCPStore.
  */
 int store_client_connect(struct store_client **out, const char *host, int port,
     uint64_t deadline_ns, struct err *e);
@@ -30,11 +33,21 @@ int store_client_connect(struct store_client **out, const char *host, int port,
 /* Takes NULL. */
 void store_client_close(struct store_client *c);
 
-/* After an error other than a wait's -ETIMEDOUT the connection is unusable:
- * every further call returns -ENOTCONN. */
+/*
+ * Errors of the calls below. -ETIMEDOUT: a key did not appear; the connection
+ * stays usable. -EMSGSIZE (a key, value or list over the limits of
+ * store_codec.h), -ENOMEM while preparing: nothing was sent, likewise. All
+ * others end the connection, and every further call returns -ENOTCONN:
+ * -EHOSTDOWN (the server does not answer), -ECONNRESET or -EPIPE (it has
+ * closed the connection), -EPROTO (its answer makes no sense), -ENOBUFS (the
+ * value exceeds the bound of out).
+ *
+ * Taking back a wait whose time is over needs one more answer: with a server
+ * that hangs, wait and get return up to 5 s after their deadline.
+ */
 
-int store_client_set(struct store_client *c, const char *key,
-    const void *value, size_t len, uint64_t deadline_ns, struct err *e);
+int store_client_set(struct store_client *c, const char *key, const void *value,
+    size_t len, uint64_t deadline_ns, struct err *e);
 
 /* Waits until the key exists, then appends its value to out (an initialised
  * buffer of the caller's). -ETIMEDOUT when the key did not appear; the

@@ -8,6 +8,7 @@
 #ifndef CRUN_RENDEZVOUS_STORE_SERVER_H
 #define CRUN_RENDEZVOUS_STORE_SERVER_H
 
+#include <stdint.h>
 #include <uv.h>
 
 #include "rendezvous/base/err.h"
@@ -24,6 +25,10 @@ int store_server_create(struct store_server **out, uv_loop_t *loop);
  */
 int store_server_listen(struct store_server *s, const char *host, int port,
     int *bound_port, struct err *e);
+
+/* How long a connection may stay without a greeting; 30 s unless set. For
+ * connections accepted from now on. */
+void store_server_set_greeting_ms(struct store_server *s, uint64_t ms);
 
 /* Closes everything; memory is freed by the loop's later close callbacks,
  * so run the loop until it is empty. Takes NULL. */

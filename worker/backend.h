@@ -37,8 +37,8 @@ struct coll_call {
     int root;
     size_t count;
     const void *sendbuf; /* broadcast: NULL */
-    void *recvbuf;       /* broadcast: the buffer */
-    uint64_t seq;        /* 1 for the group's first operation */
+    void *recvbuf; /* broadcast: the buffer */
+    uint64_t seq; /* 1 for the group's first operation */
     uint64_t deadline_ns;
 };
 
@@ -57,7 +57,7 @@ struct coll_group {
 /* What a back end may use while a group is being made. */
 struct coll_boot {
     struct store_client *store; /* borrowed; NULL for "self" */
-    const char *prefix;         /* in front of every key, ends in '/' */
+    const char *prefix; /* in front of every key, ends in '/' */
     uint64_t deadline_ns;
 };
 
@@ -74,6 +74,12 @@ struct coll_backend {
 extern const struct coll_backend coll_backend_self;
 extern const struct coll_backend coll_backend_shm;
 
+/* NULL for an unknown name. */
+const struct coll_backend *coll_backend_find(const char *name);
+
+/* The known names, "shm, self", for an error text. */
+void coll_backend_names(char *out, size_t cap);
+
 /*
  * Makes a group; *out is the caller's. coll_init() uses it for the default
  * group; tests use it to run several ranks as threads of one process.
@@ -85,6 +91,9 @@ coll_status_t coll_group_create(struct coll_group **out,
 
 /* Takes NULL. */
 void coll_group_destroy(struct coll_group *g);
+
+/* The group that a NULL argument means; NULL before coll_init(). */
+struct coll_group *coll_default_group(void);
 
 /* Records the calling thread's error sentence and returns status. */
 coll_status_t coll_fail(coll_status_t status, const char *fmt, ...)

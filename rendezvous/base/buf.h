@@ -8,11 +8,11 @@
 #include <stddef.h>
 
 struct buf {
-    char *data;  /* owned; the unread bytes start at data + start */
+    char *data; /* owned; the unread bytes start at data + start */
     size_t start;
-    size_t len;  /* unread bytes */
+    size_t len; /* unread bytes */
     size_t cap;
-    size_t max;  /* appending past max unread bytes fails with -ENOBUFS */
+    size_t max; /* appending past max unread bytes fails with -ENOBUFS */
 };
 
 void buf_init(struct buf *b, size_t max);

@@ -9,7 +9,7 @@
 #define CRUN_BASE_ERR_H
 
 struct err {
-    int rc;        /* negative errno, 0 while nothing went wrong */
+    int rc; /* negative errno, 0 while nothing went wrong */
     char msg[512]; /* one sentence without a full stop or newline */
 };
 

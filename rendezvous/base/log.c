@@ -35,8 +35,8 @@ int log_enabled(enum log_level level)
     return level <= log_level_now;
 }
 
-void log_write(enum log_level level, const char *component, const char *fmt,
-    ...)
+void log_write(
+    enum log_level level, const char *component, const char *fmt, ...)
 {
     static const char letters[] = "EWIDT";
     char line[LOG_LINE_MAX];
@@ -50,8 +50,8 @@ void log_write(enum log_level level, const char *component, const char *fmt,
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &tm);
     n = snprintf(line, sizeof(line), "[crun %02d:%02d:%02d.%03ld %c %s] ",
-        tm.tm_hour, tm.tm_min, tm.tm_sec, now.tv_nsec / 1000000,
-        letters[level], component);
+        tm.tm_hour, tm.tm_min, tm.tm_sec, now.tv_nsec / 1000000, letters[level],
+        component);
     len = (size_t)n;
     va_start(ap, fmt);
     n = vsnprintf(line + len, sizeof(line) - len, fmt, ap);

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What signals to crun do.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 20
+plan 22
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -80,3 +80,16 @@ kill -TERM "$job"
 end
 is "$code" 1 "a stop signal cuts that grace short"
 like "$(cat err)" 'rank 1 .*failed first: exit code 5' "the failure is reported"
+
+# An agent that does not react: stopped, as a stand-in for one that hangs.
+start sh -c 'touch ready.$RANK; sleep 1000'
+agent=$(cut -d' ' -f1 "/proc/$job/task/$job/children")
+kill -STOP "$agent"
+for _ in 1 2 3; do
+    kill -INT "$job"
+    wait_for 10 eval '! grep -q "^SigPnd:.*[1-9a-f]\|^ShdPnd:.*[1-9a-f]" \
+        /proc/$job/status 2>/dev/null' # taken, so that the next one counts
+done
+end
+is "$code" 1 "a third signal kills an agent that hangs"
+like "$(cat err)" "agent .* was ended by signal 9" "and says so"

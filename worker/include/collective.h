@@ -215,8 +215,8 @@ COLL_API coll_status_t coll_all_reduce(const void *sendbuf, void *recvbuf,
     size_t count, coll_dtype_t dtype, coll_op_t op, coll_group_t *group);
 
 /* Copies count elements from buf on rank root to buf on every other rank. */
-COLL_API coll_status_t coll_broadcast(void *buf, size_t count,
-    coll_dtype_t dtype, int root, coll_group_t *group);
+COLL_API coll_status_t coll_broadcast(
+    void *buf, size_t count, coll_dtype_t dtype, int root, coll_group_t *group);
 
 /* Returns when every rank of the group has called it. */
 COLL_API coll_status_t coll_barrier(coll_group_t *group);

@@ -1,0 +1,53 @@
+/* The collective benchmark over libcollective. */
+#include <collective.h>
+#include <stdio.h>
+
+#include "tests/bench/coll_loop.h"
+
+static int check(coll_status_t status)
+{
+    if (status == COLL_OK)
+        return 0;
+    fprintf(stderr, "%s\n", coll_last_error());
+    return -1;
+}
+
+static int barrier(void)
+{
+    return check(coll_barrier(NULL));
+}
+
+static int all_reduce_sum(const float *send, float *recv, size_t count)
+{
+    return check(
+        coll_all_reduce(send, recv, count, COLL_FLOAT32, COLL_SUM, NULL));
+}
+
+static int all_reduce_max(double *values, size_t count)
+{
+    return check(
+        coll_all_reduce(values, values, count, COLL_FLOAT64, COLL_MAX, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    struct bench_coll coll = {
+        .barrier = barrier,
+        .all_reduce_sum = all_reduce_sum,
+        .all_reduce_max = all_reduce_max,
+    };
+    int rc;
+
+    if (argc != 2) {
+        fprintf(stderr, "usage: %s OUTPUT\n", argv[0]);
+        return 2;
+    }
+    if (check(coll_init(NULL)) < 0)
+        return 1;
+    coll.rank = coll_rank(NULL);
+    coll.size = coll_world_size(NULL);
+    rc = bench_coll_loop(&coll, argv[1]);
+    if (rc == 0)
+        rc = check(coll_destroy());
+    return rc < 0;
+}

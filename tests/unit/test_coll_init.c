@@ -1,0 +1,373 @@
+/*
+ * coll_init(): the environment of a worker, and joining and leaving, with
+ * ranks as processes, because the default group is one per process.
+ */
+#include <fcntl.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "rendezvous/worker_env.h"
+#include "tests/unit/coll_harness.h"
+#include "tests/unit/unit.h"
+
+static void clear_environment(void)
+{
+    static const char *const names[] = {ENV_RANK, ENV_WORLD_SIZE,
+        ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE, ENV_GROUP_WORLD_SIZE,
+        ENV_MASTER_ADDR, ENV_MASTER_PORT, ENV_RESTART_COUNT, "COLL_TIMEOUT",
+        "COLL_BACKEND"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        unsetenv(names[i]);
+}
+
+/* --- One process -------------------------------------------------------- */
+
+static const struct {
+    const char *set[6]; /* name, value, ... */
+    coll_status_t status;
+    const char *words;
+} bad_environments[] = {
+    {{NULL}, COLL_ERR_ENVIRONMENT,
+        "RANK and WORLD_SIZE are not set: start the program with crun"},
+    {{"RANK", "0"}, COLL_ERR_ENVIRONMENT, "WORLD_SIZE is not set"},
+    {{"WORLD_SIZE", "4"}, COLL_ERR_ENVIRONMENT, "RANK is not set"},
+    {{"WORLD_SIZE", "0"}, COLL_ERR_ENVIRONMENT, "WORLD_SIZE=\"0\""},
+    {{"WORLD_SIZE", "-1"}, COLL_ERR_ENVIRONMENT, "WORLD_SIZE=\"-1\""},
+    {{"WORLD_SIZE", "1x"}, COLL_ERR_ENVIRONMENT, "WORLD_SIZE=\"1x\""},
+    {{"WORLD_SIZE", ""}, COLL_ERR_ENVIRONMENT, "WORLD_SIZE=\"\""},
+    {{"WORLD_SIZE", "4294967297"}, COLL_ERR_ENVIRONMENT, "4294967297"},
+    {{"WORLD_SIZE", "2", "RANK", "2"}, COLL_ERR_ENVIRONMENT,
+        "RANK=\"2\" is not an integer from 0 to 1"},
+    {{"WORLD_SIZE", "2", "RANK", " 1"}, COLL_ERR_ENVIRONMENT, "RANK=\" 1\""},
+    {{"WORLD_SIZE", "1", "RANK", "1"}, COLL_ERR_ENVIRONMENT, "RANK=\"1\""},
+    {{"WORLD_SIZE", "1", "LOCAL_RANK", "a"}, COLL_ERR_ENVIRONMENT,
+        "LOCAL_RANK=\"a\""},
+    {{"WORLD_SIZE", "2", "RANK", "0"}, COLL_ERR_ENVIRONMENT,
+        "MASTER_ADDR is not set"},
+    {{"WORLD_SIZE", "2", "RANK", "0", "MASTER_ADDR", "localhost"},
+        COLL_ERR_ENVIRONMENT, "MASTER_PORT is not set"},
+    {{"WORLD_SIZE", "2", "RANK", "0", "GROUP_WORLD_SIZE", "2"},
+        COLL_ERR_UNSUPPORTED, "the job has 2 nodes"},
+    {{"WORLD_SIZE", "4", "RANK", "0", "LOCAL_WORLD_SIZE", "2"},
+        COLL_ERR_UNSUPPORTED, "2 of 4 ranks run on this node"},
+    {{"WORLD_SIZE", "1", "COLL_BACKEND", "nccl"}, COLL_ERR_ENVIRONMENT,
+        "no back end \"nccl\"; known are: shm, self"},
+    {{"WORLD_SIZE", "1", "COLL_TIMEOUT", "0"}, COLL_ERR_ENVIRONMENT,
+        "COLL_TIMEOUT=\"0\""},
+    {{"WORLD_SIZE", "1", "COLL_TIMEOUT", "-5"}, COLL_ERR_ENVIRONMENT,
+        "COLL_TIMEOUT=\"-5\""},
+    {{"WORLD_SIZE", "1", "COLL_TIMEOUT", "5s"}, COLL_ERR_ENVIRONMENT,
+        "COLL_TIMEOUT=\"5s\""},
+    {{"WORLD_SIZE", "1", "COLL_TIMEOUT", "."}, COLL_ERR_ENVIRONMENT,
+        "COLL_TIMEOUT=\".\""},
+    {{"WORLD_SIZE", "1", "COLL_TIMEOUT", "1."}, COLL_ERR_ENVIRONMENT,
+        "COLL_TIMEOUT=\"1.\""},
+    {{"WORLD_SIZE", "1", "COLL_TIMEOUT", "inf"}, COLL_ERR_ENVIRONMENT,
+        "COLL_TIMEOUT=\"inf\""},
+};
+
+START_TEST(bad_environment_is_refused_in_words)
+{
+    const char *const *set = bad_environments[_i].set;
+
+    clear_environment();
+    for (int i = 0; i < 6 && set[i] != NULL; i += 2)
+        setenv(set[i], set[i + 1], 1);
+    ck_assert_int_eq(coll_init(NULL), bad_environments[_i].status);
+    ck_assert_msg(strstr(coll_last_error(), bad_environments[_i].words) != NULL,
+        "\"%s\" is not in: %s", bad_environments[_i].words, coll_last_error());
+    ck_assert(!coll_is_initialized());
+}
+END_TEST
+
+START_TEST(bad_options_are_refused)
+{
+    coll_options_t options = COLL_OPTIONS_INIT;
+
+    clear_environment();
+    setenv(ENV_WORLD_SIZE, "1", 1);
+    options.timeout_ms = -1;
+    ck_assert_int_eq(coll_init(&options), COLL_ERR_ARGUMENT);
+    options.timeout_ms = 0;
+    options.backend = "mpi";
+    ck_assert_int_eq(coll_init(&options), COLL_ERR_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(coll_last_error(), "known are: shm, self"));
+    ck_assert(!coll_is_initialized());
+}
+END_TEST
+
+START_TEST(world_of_one_needs_no_launcher)
+{
+    clear_environment();
+    setenv(ENV_WORLD_SIZE, "1", 1);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(coll_init(NULL), COLL_OK);
+        ck_assert(coll_is_initialized());
+        ck_assert_int_eq(coll_rank(NULL), 0);
+        ck_assert_int_eq(coll_world_size(NULL), 1);
+        ck_assert_int_eq(coll_local_rank(), 0);
+        ck_assert_str_eq(coll_backend_name(NULL), "self");
+        ck_assert_int_eq(coll_barrier(NULL), COLL_OK);
+        ck_assert_int_eq(coll_init(NULL), COLL_ERR_STATE);
+        ck_assert_int_eq(coll_barrier(NULL), COLL_OK);
+        ck_assert_int_eq(coll_destroy(), COLL_OK);
+        ck_assert_int_eq(coll_destroy(), COLL_ERR_STATE);
+        ck_assert_int_eq(coll_barrier(NULL), COLL_ERR_STATE);
+    }
+}
+END_TEST
+
+START_TEST(back_end_can_be_chosen)
+{
+    coll_options_t options = COLL_OPTIONS_INIT;
+
+    clear_environment();
+    setenv(ENV_WORLD_SIZE, "1", 1);
+    setenv("COLL_BACKEND", "shm", 1);
+    ck_assert_int_eq(coll_init(NULL), COLL_OK);
+    ck_assert_str_eq(coll_backend_name(NULL), "shm");
+    coll_destroy();
+    options.backend = "self"; /* before the environment */
+    ck_assert_int_eq(coll_init(&options), COLL_OK);
+    ck_assert_str_eq(coll_backend_name(NULL), "self");
+    coll_destroy();
+    setenv("COLL_BACKEND", "", 1); /* as if not set */
+    ck_assert_int_eq(coll_init(NULL), COLL_OK);
+    coll_destroy();
+}
+END_TEST
+
+static const struct {
+    const char *text;
+    int64_t ms;
+} timeouts[] = {{"5", 5000}, {"0.25", 250}, {"1.5", 1500}, {"0.0001", 1},
+    {"2.0010", 2001}, {"007.0", 7000}, {"", 30 * 60 * 1000},
+    {"99999999999999999999999", (int64_t)1000 * 1000 * 1000 * 1000}};
+
+START_TEST(time_out_is_read_from_the_environment)
+{
+    coll_options_t options = {.timeout_ms = 77};
+
+    clear_environment();
+    setenv(ENV_WORLD_SIZE, "1", 1);
+    setenv("COLL_TIMEOUT", timeouts[_i].text, 1);
+    ck_assert_int_eq(coll_init(NULL), COLL_OK);
+    ck_assert_int_eq(coll_default_group()->timeout_ms, timeouts[_i].ms);
+    coll_destroy();
+    ck_assert_int_eq(coll_init(&options), COLL_OK);
+    ck_assert_int_eq(coll_default_group()->timeout_ms, 77);
+    coll_destroy();
+}
+END_TEST
+
+START_TEST(descriptor_limit_is_named)
+{
+    struct harness_store st;
+    struct rlimit limit = {40, 40};
+    char port[16];
+
+    clear_environment();
+    harness_store_start(&st);
+    snprintf(port, sizeof(port), "%d", st.port);
+    setenv(ENV_WORLD_SIZE, "100", 1);
+    setenv(ENV_RANK, "0", 1);
+    setenv(ENV_MASTER_ADDR, "127.0.0.1", 1);
+    setenv(ENV_MASTER_PORT, port, 1);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ck_assert_int_eq(coll_init(NULL), COLL_ERR_SYSTEM);
+    ck_assert_msg(strstr(coll_last_error(), "the limit is 40") != NULL, "%s",
+        coll_last_error());
+    harness_store_stop(&st);
+}
+END_TEST
+
+/* --- Several processes -------------------------------------------------- */
+
+/* Returns a line number where it went wrong, 0 if all is well. */
+typedef int process_fn(int rank, int size);
+
+#define CHECK_THAT(cond)                                                       \
+    do {                                                                       \
+        if (!(cond)) {                                                         \
+            fprintf(                                                           \
+                stderr, "rank %d: %s: %s\n", rank, #cond, coll_last_error());  \
+            return 1;                                                          \
+        }                                                                      \
+    } while (0)
+
+static void run_processes(int size, process_fn *fn)
+{
+    struct harness_store st;
+    int port_pipe[2];
+    pid_t pids[8];
+
+    clear_environment();
+    ck_assert_int_le(size, 8);
+    ck_assert_int_eq(pipe(port_pipe), 0);
+    for (int r = 0; r < size; r++) {
+        pids[r] = fork();
+        ck_assert_int_ge(pids[r], 0);
+        if (pids[r] == 0) {
+            char text[16];
+            int port;
+
+            if (read(port_pipe[0], &port, sizeof(port)) != sizeof(port))
+                _exit(2);
+            close(port_pipe[0]);
+            close(port_pipe[1]);
+            snprintf(text, sizeof(text), "%d", r);
+            setenv(ENV_RANK, text, 1);
+            snprintf(text, sizeof(text), "%d", size);
+            setenv(ENV_WORLD_SIZE, text, 1);
+            snprintf(text, sizeof(text), "%d", port);
+            setenv(ENV_MASTER_PORT, text, 1);
+            setenv(ENV_MASTER_ADDR, "127.0.0.1", 1);
+            setenv("COLL_TIMEOUT", "30", 1);
+            exit(fn(r, size));
+        }
+    }
+    harness_store_start(&st);
+    for (int r = 0; r < size; r++)
+        ck_assert_int_eq(
+            write(port_pipe[1], &st.port, sizeof(st.port)), sizeof(st.port));
+    for (int r = 0; r < size; r++) {
+        int status;
+
+        ck_assert_int_eq(waitpid(pids[r], &status, 0), pids[r]);
+        ck_assert_msg(status == 0, "rank %d: status %x", r, status);
+    }
+    harness_store_stop(&st);
+    close(port_pipe[0]);
+    close(port_pipe[1]);
+}
+
+static int join_and_sum(int rank, int size)
+{
+    int64_t x = rank;
+
+    setenv(ENV_LOCAL_RANK, rank == 0 ? "3" : "4", 1);
+    CHECK_THAT(coll_init(NULL) == COLL_OK);
+    CHECK_THAT(coll_rank(NULL) == rank && coll_world_size(NULL) == size);
+    CHECK_THAT(coll_local_rank() == (rank == 0 ? 3 : 4));
+    CHECK_THAT(strcmp(coll_backend_name(NULL), "shm") == 0);
+    CHECK_THAT(
+        coll_all_reduce(&x, &x, 1, COLL_INT64, COLL_SUM, NULL) == COLL_OK);
+    CHECK_THAT(x == size * (size - 1) / 2);
+    CHECK_THAT(coll_destroy() == COLL_OK);
+    return 0;
+}
+
+START_TEST(processes_join_and_reduce)
+{
+    run_processes(2 + 3 * _i, join_and_sum);
+}
+END_TEST
+
+static int count_fds(void)
+{
+    int count = 0;
+
+    for (int fd = 0; fd < 1024; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+static int many_cycles(int rank, int size)
+{
+    int before = count_fds();
+
+    for (int i = 0; i < 100; i++) {
+        int32_t x = rank + i;
+
+        CHECK_THAT(coll_init(NULL) == COLL_OK);
+        CHECK_THAT(
+            coll_all_reduce(&x, &x, 1, COLL_INT32, COLL_MAX, NULL) == COLL_OK);
+        CHECK_THAT(x == size - 1 + i);
+        CHECK_THAT(coll_destroy() == COLL_OK);
+        CHECK_THAT(count_fds() == before);
+    }
+    return 0;
+}
+
+START_TEST(init_and_destroy_may_be_repeated)
+{
+    run_processes(3, many_cycles);
+}
+END_TEST
+
+/* Rank 1 fails twice, before and after it has talked to the store; nobody
+ * else notices. */
+static int one_tries_again(int rank, int size)
+{
+    coll_options_t options = COLL_OPTIONS_INIT;
+    int32_t x = rank;
+
+    for (int cycle = 0; cycle < 2; cycle++) {
+        if (rank == 1) {
+            options.backend = "self";
+            CHECK_THAT(coll_init(&options) == COLL_ERR_ARGUMENT);
+            options.backend = NULL;
+        }
+        CHECK_THAT(coll_init(&options) == COLL_OK);
+        CHECK_THAT(
+            coll_all_reduce(&x, &x, 1, COLL_INT32, COLL_MAX, NULL) == COLL_OK);
+        CHECK_THAT(x == size - 1);
+        CHECK_THAT(coll_destroy() == COLL_OK);
+    }
+    return 0;
+}
+
+START_TEST(failed_init_can_be_retried)
+{
+    run_processes(3, one_tries_again);
+}
+END_TEST
+
+/* Descriptors that a program started by a worker would inherit. */
+static int descriptors_close_on_exec(int rank, int size)
+{
+    int before[64];
+
+    (void)size;
+    for (int fd = 0; fd < 64; fd++)
+        before[fd] = fcntl(fd, F_GETFD);
+    CHECK_THAT(coll_init(NULL) == COLL_OK);
+    for (int fd = 0; fd < 64; fd++) {
+        int flags = fcntl(fd, F_GETFD);
+
+        if (before[fd] < 0 && flags >= 0)
+            CHECK_THAT(flags & FD_CLOEXEC);
+    }
+    CHECK_THAT(coll_barrier(NULL) == COLL_OK);
+    CHECK_THAT(coll_destroy() == COLL_OK);
+    return 0;
+}
+
+START_TEST(nothing_is_inherited_by_programs)
+{
+    run_processes(3, descriptors_close_on_exec);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tc = tcase_create("init");
+
+    tcase_set_timeout(tc, 120);
+    tcase_add_loop_test(tc, bad_environment_is_refused_in_words, 0,
+        (int)(sizeof(bad_environments) / sizeof(bad_environments[0])));
+    tcase_add_test(tc, bad_options_are_refused);
+    tcase_add_test(tc, world_of_one_needs_no_launcher);
+    tcase_add_test(tc, back_end_can_be_chosen);
+    tcase_add_loop_test(tc, time_out_is_read_from_the_environment, 0,
+        (int)(sizeof(timeouts) / sizeof(timeouts[0])));
+    tcase_add_test(tc, descriptor_limit_is_named);
+    tcase_add_loop_test(tc, processes_join_and_reduce, 0, 3);
+    tcase_add_test(tc, init_and_destroy_may_be_repeated);
+    tcase_add_test(tc, failed_init_can_be_retried);
+    tcase_add_test(tc, nothing_is_inherited_by_programs);
+    return unit_run("coll_init", tc);
+}

@@ -1,0 +1,35 @@
+/*
+ * Broadcast: the root puts one chunk per tick into its slot and the others
+ * copy it out. Slots alternate, so the root fills one while the other is
+ * being read.
+ */
+#include "shm_internal.h"
+
+#include <string.h>
+
+coll_status_t shm_broadcast(struct coll_group *g, const struct coll_call *call)
+{
+    struct shm_state *s = g->state;
+    size_t left = call->count * coll_dtype_size(call->dtype);
+    char *at = call->recvbuf;
+    bool is_first = true;
+
+    do {
+        size_t n = left < s->chunk_bytes ? left : s->chunk_bytes;
+        coll_status_t status;
+
+        if (s->rank == call->root && n > 0)
+            memcpy(shm_slot(s, s->rank, s->tick + 1), at, n);
+        status = is_first ? shm_first_tick(g, call)
+                          : shm_tick(g, call, call->deadline_ns);
+        if (status != COLL_OK)
+            return status;
+        if (s->rank != call->root && n > 0)
+            memcpy(at, shm_slot(s, call->root, s->tick), n);
+        is_first = false;
+        if (n > 0)
+            at += n;
+        left -= n;
+    } while (left > 0);
+    return COLL_OK;
+}

@@ -1,0 +1,350 @@
+/*
+ * Ticks: publishing one, waiting for those of the others, and finding out
+ * why one does not come. An error here is what keeps every operation of the
+ * back end from hanging, so all waiting of an operation is in this file.
+ */
+#include "shm_internal.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "coll_ranks.h"
+#include "rendezvous/base/clock.h"
+
+/*
+ * Waiting has three steps. Spinning answers fastest, but only helps while
+ * the others run at the same time. Yielding costs a microsecond or so per
+ * operation where ranks share CPUs, sleeping and being woken 20. After
+ * YIELD_NS somebody is really late, and burning a CPU would slow it down.
+ */
+#define SPIN_ROUNDS 200
+#define YIELD_NS (100 * 1000ull)
+
+/* The longest sleep without a look at the peers. Publishing wakes sleepers
+ * at once; this bounds how late a death is noticed. */
+#define SLICE_NS (20 * CLOCK_NS_PER_MS)
+
+static void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory");
+#endif
+}
+
+/* Not FUTEX_PRIVATE: the word is shared between processes. */
+static void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns)
+{
+    struct timespec ts = {
+        .tv_sec = (time_t)(ns / CLOCK_NS_PER_S),
+        .tv_nsec = (long)(ns % CLOCK_NS_PER_S),
+    };
+
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &ts, NULL, 0);
+}
+
+static void futex_wake_all(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+void shm_wake_all(struct shm_state *s)
+{
+    for (int r = 0; r < s->size; r++)
+        futex_wake_all(&s->control[r].tick);
+}
+
+void shm_announce_failure(struct shm_state *s, coll_status_t status)
+{
+    struct shm_control *own;
+
+    if (s->control == NULL)
+        return;
+    own = &s->control[s->rank];
+    snprintf(
+        own->failure_text, sizeof(own->failure_text), "%s", coll_last_error());
+    atomic_store_explicit(
+        &own->failure, (uint32_t)-status, memory_order_release);
+    shm_wake_all(s);
+}
+
+/* "all_reduce #17" */
+static const char *call_text(
+    char *out, size_t cap, const struct coll_call *call)
+{
+    if (call == NULL)
+        return "coll_init";
+    snprintf(out, cap, "%s #%llu", coll_kind_name(call->kind),
+        (unsigned long long)call->seq);
+    return out;
+}
+
+/* Notes the peers whose process has ended. */
+static void look_for_deaths(struct shm_state *s)
+{
+    if (poll(s->links, (nfds_t)s->size, 0) > 0) {
+        for (int r = 0; r < s->size; r++) {
+            if (s->links[r].fd < 0 ||
+                (s->links[r].revents & (POLLHUP | POLLERR)) == 0)
+                continue;
+            s->is_lost[r] = true;
+            close(s->links[r].fd);
+            s->links[r].fd = -1;
+        }
+    }
+    /* A process that was forked by a peer and lives on holds the peer's
+     * socket open; the process table tells the truth all the same. */
+    for (int r = 0; r < s->size; r++)
+        if (s->pids[r] > 0 && !s->is_lost[r] && kill(s->pids[r], 0) < 0 &&
+            errno == ESRCH)
+            s->is_lost[r] = true;
+}
+
+/* Fails with the reason that another rank gave for its failure. */
+static coll_status_t fail_with(
+    const struct shm_state *s, int rank, bool is_behind)
+{
+    const struct shm_control *c = &s->control[rank];
+    coll_status_t status =
+        -(coll_status_t)atomic_load_explicit(&c->failure, memory_order_acquire);
+    int len = (int)strnlen(c->failure_text, sizeof(c->failure_text));
+
+    /* These sentences are true on every rank. */
+    if (status == COLL_ERR_PEER || status == COLL_ERR_MISMATCH)
+        return coll_fail(status, "%.*s", len, c->failure_text);
+    /* A rank that waited for the same third one shares its time-out; one
+     * that was late itself has lost a peer. */
+    if (status != COLL_ERR_TIMEOUT || is_behind)
+        status = COLL_ERR_PEER;
+    return coll_fail(
+        status, "rank %d gave up: %.*s", rank, len, c->failure_text);
+}
+
+static coll_status_t fail_timeout(
+    const struct coll_group *g, const struct coll_call *call)
+{
+    struct shm_state *s = g->state;
+    char name[64];
+    char late[256];
+
+    for (int r = 0; r < s->size; r++)
+        s->set[r] = shm_is_behind(s, r);
+    coll_ranks_text(late, sizeof(late), s->set, s->size);
+    return coll_fail(COLL_ERR_TIMEOUT,
+        "timed out after %.1f s in %s waiting for %s",
+        (double)g->timeout_ms / 1000.0, call_text(name, sizeof(name), call),
+        late);
+}
+
+/*
+ * Says whether waiting still makes sense. COLL_OK: yes, or it is over. What
+ * a rank published before it died, left or failed stays valid, so only a
+ * rank that is behind can be a reason to fail, or one that failed while
+ * somebody else is behind.
+ */
+static coll_status_t check_peers(
+    struct coll_group *g, const struct coll_call *call, uint64_t deadline_ns)
+{
+    struct shm_state *s = g->state;
+    char name[64];
+    int failed = -1;
+    bool failed_is_behind = false;
+    bool any_is_behind = false;
+
+    look_for_deaths(s);
+    for (int r = 0; r < s->size; r++) {
+        struct shm_control *c = &s->control[r];
+        /* Read before the tick, so that a tick seen as missing then is one
+         * that will not come. */
+        bool has_failed = atomic_load(&c->failure) != 0;
+        bool has_left = atomic_load(&c->has_left) != 0;
+        bool is_behind = shm_is_behind(s, r);
+
+        any_is_behind |= is_behind;
+        if (has_failed && (failed < 0 || (is_behind && !failed_is_behind))) {
+            failed = r;
+            failed_is_behind = is_behind;
+        }
+        if (!is_behind || has_failed)
+            continue;
+        if (has_left)
+            return coll_fail(COLL_ERR_PEER,
+                "rank %d left after operation %llu, this rank is in %s", r,
+                (unsigned long long)c->left_after_seq,
+                call_text(name, sizeof(name), call));
+        if (s->is_lost[r])
+            return coll_fail(COLL_ERR_PEER,
+                "rank %d (pid %d) died during %s: its process ended without "
+                "coll_destroy()",
+                r, (int)s->pids[r], call_text(name, sizeof(name), call));
+    }
+    if (!any_is_behind)
+        return COLL_OK;
+    if (failed >= 0)
+        return fail_with(s, failed, failed_is_behind);
+    if (clock_now_ns() >= deadline_ns)
+        return fail_timeout(g, call);
+    return COLL_OK;
+}
+
+/* Sleeps until rank publishes, somebody gives up, or the slice is over. */
+static void sleep_on(struct shm_state *s, int rank, uint64_t deadline_ns)
+{
+    struct shm_control *c = &s->control[rank];
+    uint64_t now = clock_now_ns();
+    uint64_t ns = deadline_ns > now ? deadline_ns - now : 0;
+    uint32_t tick;
+
+    if (ns > SLICE_NS)
+        ns = SLICE_NS;
+    /* Announce, then look again: the publisher stores its tick, then looks
+     * for sleepers. Sequentially consistent on both sides, one of the two
+     * sees the other. */
+    atomic_fetch_add(&c->sleepers, 1);
+    tick = atomic_load(&c->tick);
+    if ((int32_t)(tick - s->tick) < 0)
+        futex_wait(&c->tick, tick, ns);
+    atomic_fetch_sub(&c->sleepers, 1);
+}
+
+static coll_status_t wait_for(struct coll_group *g,
+    const struct coll_call *call, int rank, uint64_t deadline_ns)
+{
+    struct shm_state *s = g->state;
+    uint64_t yield_until;
+
+    if (s->may_spin) {
+        for (int i = 0; i < SPIN_ROUNDS; i++) {
+            if (!shm_is_behind(s, rank))
+                return COLL_OK;
+            cpu_relax();
+        }
+    }
+    yield_until = clock_now_ns() + YIELD_NS;
+    do {
+        for (int i = 0; i < 8; i++) {
+            sched_yield();
+            if (!shm_is_behind(s, rank))
+                return COLL_OK;
+        }
+    } while (clock_now_ns() < yield_until);
+    for (;;) {
+        coll_status_t status;
+
+        sleep_on(s, rank, deadline_ns);
+        if (!shm_is_behind(s, rank))
+            return COLL_OK;
+        status = check_peers(g, call, deadline_ns);
+        if (status != COLL_OK)
+            return status;
+    }
+}
+
+coll_status_t shm_tick(
+    struct coll_group *g, const struct coll_call *call, uint64_t deadline_ns)
+{
+    struct shm_state *s = g->state;
+    struct shm_control *own = &s->control[s->rank];
+
+    s->tick++;
+    atomic_store(&own->tick, s->tick);
+    if (atomic_load(&own->sleepers) != 0)
+        futex_wake_all(&own->tick);
+    for (int r = 0; r < s->size; r++) {
+        if (shm_is_behind(s, r)) {
+            coll_status_t status = wait_for(g, call, r, deadline_ns);
+
+            if (status != COLL_OK)
+                return status;
+        }
+    }
+    return COLL_OK;
+}
+
+static bool same_call(
+    const struct shm_signature *a, const struct shm_signature *b)
+{
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+/* "all_reduce(count=200, float32, sum)" */
+static void signature_text(
+    char *out, size_t cap, const struct shm_signature *sig)
+{
+    const char *kind = coll_kind_name(sig->kind);
+    const char *dtype = coll_dtype_name(sig->dtype);
+    unsigned long long count = sig->count;
+
+    switch ((enum coll_kind)sig->kind) {
+    case COLL_KIND_ALL_REDUCE:
+        snprintf(out, cap, "%s(count=%llu, %s, %s)", kind, count, dtype,
+            coll_op_name(sig->op));
+        return;
+    case COLL_KIND_BROADCAST:
+        snprintf(out, cap, "%s(count=%llu, %s, root=%d)", kind, count, dtype,
+            (int)sig->root);
+        return;
+    case COLL_KIND_BARRIER:
+        break;
+    }
+    snprintf(out, cap, "%s()", kind);
+}
+
+/* Says which ranks called what, equal calls together, in rank order. */
+static coll_status_t fail_mismatch(
+    struct shm_state *s, const struct coll_call *call)
+{
+    char text[400];
+    size_t len = 0;
+
+    for (int first = 0; first < s->size && len < sizeof(text); first++) {
+        const struct shm_signature *sig =
+            &s->control[first].signature[s->tick & 1];
+        char ranks[96];
+        char what[96];
+        bool is_repeat = false;
+
+        for (int r = 0; r < s->size; r++) {
+            s->set[r] = same_call(sig, &s->control[r].signature[s->tick & 1]);
+            is_repeat |= s->set[r] && r < first;
+        }
+        if (is_repeat)
+            continue;
+        coll_ranks_text(ranks, sizeof(ranks), s->set, s->size);
+        signature_text(what, sizeof(what), sig);
+        len += (size_t)snprintf(text + len, sizeof(text) - len,
+            "%s%s called %s", len == 0 ? "" : ", ", ranks, what);
+    }
+    return coll_fail(COLL_ERR_MISMATCH, "mismatch at operation #%llu: %s",
+        (unsigned long long)call->seq, text);
+}
+
+coll_status_t shm_first_tick(struct coll_group *g, const struct coll_call *call)
+{
+    struct shm_state *s = g->state;
+    struct shm_signature sig = {
+        .kind = (uint8_t)call->kind,
+        .dtype = (uint8_t)call->dtype,
+        .op = (uint8_t)call->op,
+        .root = call->root,
+        .count = call->count,
+        .seq = call->seq,
+    };
+    coll_status_t status;
+
+    s->control[s->rank].signature[(s->tick + 1) & 1] = sig;
+    status = shm_tick(g, call, call->deadline_ns);
+    if (status != COLL_OK)
+        return status;
+    for (int r = 0; r < s->size; r++)
+        if (!same_call(&sig, &s->control[r].signature[s->tick & 1]))
+            return fail_mismatch(s, call);
+    return COLL_OK;
+}
