@@ -44,7 +44,8 @@ ALL_LDFLAGS = -pthread $(filter -fsanitize% --coverage,$(FLAGS_$(FLAVOR))) \
 # Sources by wildcard: a new file in a folder needs no change here. What
 # libcollective takes from rendezvous/ must not need libuv.
 BASE_SRCS := $(wildcard rendezvous/base/*.c)
-RDZV_WORKER_SRCS := rendezvous/store_client.c rendezvous/store_codec.c
+RDZV_WORKER_SRCS := rendezvous/resolve.c rendezvous/store_client.c \
+	rendezvous/store_codec.c
 RDZV_SRCS := $(wildcard rendezvous/*.c)
 AGENT_SRCS := $(wildcard agent/*.c)
 WORKER_SRCS := $(wildcard worker/*.c)

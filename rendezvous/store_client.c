@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "rendezvous/base/clock.h"
+#include "rendezvous/resolve.h"
 #include "rendezvous/store_codec.h"
 
 /* Delay before the next attempt to connect: grows from the first to the
@@ -153,22 +154,11 @@ static int recv_bytes(int fd, struct buf *out, uint64_t deadline_ns)
 
 /* --- Connecting ---------------------------------------------------------- */
 
-static int resolve(
+static int resolve_host(
     const char *host, int port, struct addrinfo **out, struct err *e)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-        .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-    char service[16];
-    int rc;
+    int rc = resolve(host, port, 0, out);
 
-    snprintf(service, sizeof(service), "%d", port);
-    /* A number first: that loads no name service and cannot block. A name
-     * can: the resolver has time-outs of its own and cannot be cut short. */
-    rc = getaddrinfo(host, service, &hints, out);
-    if (rc == EAI_NONAME) {
-        hints.ai_flags &= ~AI_NUMERICHOST;
-        rc = getaddrinfo(host, service, &hints, out);
-    }
     if (rc == 0)
         return 0;
     if (rc == EAI_MEMORY)
@@ -352,7 +342,7 @@ static int try_host(struct store_client *c, bool with_ping,
     int left_count = 0;
     int rc;
 
-    rc = resolve(c->host, c->port, &list, e);
+    rc = resolve_host(c->host, c->port, &list, e);
     *may_retry = may_pass(rc);
     if (rc < 0)
         return rc;

@@ -30,6 +30,7 @@
 
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/log.h"
+#include "rendezvous/resolve.h"
 #include "rendezvous/store_session.h"
 
 /* Addresses that one host name may have on this machine. */
@@ -132,22 +133,11 @@ static int port_of(int fd)
                      : ((struct sockaddr_in *)&ss)->sin_port);
 }
 
-static int resolve(
+static int resolve_host(
     const char *host, int port, struct addrinfo **out, struct err *e)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-        .ai_flags = AI_PASSIVE | AI_NUMERICHOST | AI_NUMERICSERV};
-    char service[16];
-    int rc;
+    int rc = resolve(host, port, AI_PASSIVE, out);
 
-    snprintf(service, sizeof(service), "%d", port);
-    /* A number first: that loads no name service, which takes longer than
-     * the whole start of a server. */
-    rc = getaddrinfo(host, service, &hints, out);
-    if (rc == EAI_NONAME) {
-        hints.ai_flags &= ~AI_NUMERICHOST;
-        rc = getaddrinfo(host, service, &hints, out);
-    }
     if (rc == 0)
         return 0;
     return err_set(e, rc == EAI_MEMORY ? -ENOMEM : -ENOENT,
@@ -580,7 +570,7 @@ int store_server_listen(struct store_server *s, const char *host, int port,
         return err_set(e, -EINVAL, "port %d is not between 0 and 65535", port);
     if (s->nlisteners > 0)
         return err_set(e, -EALREADY, "the store is listening already");
-    rc = resolve(host, port, &list, e);
+    rc = resolve_host(host, port, &list, e);
     if (rc < 0)
         return rc;
     n = open_listeners(list, fds, &chosen);

@@ -59,15 +59,4 @@ static inline struct store_bytes text_bytes(const char *text)
         "%s is '%.*s', not '%s'", #bytes, (int)(bytes).len, (bytes).data,      \
         text)
 
-static inline int run_suite(Suite *suite)
-{
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
-}
-
 #endif

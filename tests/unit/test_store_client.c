@@ -3,6 +3,7 @@
 #include "rendezvous/store_client.h"
 
 #include "test_store_net.h"
+#include "unit.h"
 
 static struct err e; /* of the latest call that a test makes */
 
@@ -620,5 +621,5 @@ int main(void)
     tcase_add_test(tc, absurd_length_of_a_value_takes_no_memory);
     tcase_add_test(tc, close_takes_null);
     suite_add_tcase(suite, tc);
-    return run_suite(suite) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return unit_run_suite(suite);
 }

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "test_store.h"
+#include "unit.h"
 
 /* Requests as real PyTorch clients send them, and some edge cases. */
 static const struct {
@@ -337,5 +338,5 @@ int main(void)
     tcase_add_test(tc, request_as_a_whole_is_bounded);
     tcase_add_test(tc, random_bytes_have_the_same_outcome_in_any_pieces);
     suite_add_tcase(suite, tc);
-    return run_suite(suite) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return unit_run_suite(suite);
 }

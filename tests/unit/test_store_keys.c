@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "test_store.h"
+#include "unit.h"
 
 static struct store_keys keys;
 
@@ -350,5 +351,5 @@ int main(void)
     tcase_add_test(tc, canceled_waiter_is_forgotten_others_are_not);
     tcase_add_test(tc, waiters_are_released_in_the_order_they_came);
     suite_add_tcase(suite, tc);
-    return run_suite(suite) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return unit_run_suite(suite);
 }

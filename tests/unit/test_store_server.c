@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include "test_store_net.h"
+#include "unit.h"
 
 static struct served served;
 
@@ -490,5 +491,5 @@ int main(void)
     tcase_add_test(tc, destroy_takes_null);
     tcase_add_test(tc, without_descriptors_clients_wait_and_others_are_served);
     suite_add_tcase(suite, tc);
-    return run_suite(suite) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return unit_run_suite(suite);
 }

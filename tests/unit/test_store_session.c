@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "test_store.h"
+#include "unit.h"
 
 static struct store_keys keys;
 static struct store_session a, b;
@@ -379,5 +380,5 @@ int main(void)
     tcase_add_test(tc, large_value_in_small_pieces_arrives_whole);
     tcase_add_test(tc, client_that_does_not_read_is_refused_at_the_bound);
     suite_add_tcase(suite, tc);
-    return run_suite(suite) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return unit_run_suite(suite);
 }

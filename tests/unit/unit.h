@@ -4,20 +4,26 @@
 
 #include <check.h>
 
-/* Runs the one test case of a program, prints Check's closing line and
- * returns main()'s exit status. */
-static inline int unit_run(const char *name, TCase *tcase)
+/* Runs a suite, prints Check's closing line and returns main()'s exit
+ * status. */
+static inline int unit_run_suite(Suite *suite)
 {
-    Suite *suite = suite_create(name);
-    SRunner *runner;
+    SRunner *runner = srunner_create(suite);
     int failed;
 
-    suite_add_tcase(suite, tcase);
-    runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     failed = srunner_ntests_failed(runner);
     srunner_free(runner);
     return failed != 0;
+}
+
+/* The same for a program with one test case. */
+static inline int unit_run(const char *name, TCase *tcase)
+{
+    Suite *suite = suite_create(name);
+
+    suite_add_tcase(suite, tcase);
+    return unit_run_suite(suite);
 }
 
 #endif

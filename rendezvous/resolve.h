@@ -1,0 +1,16 @@
+/* Host and port to addresses of stream sockets. */
+#ifndef CRUN_RENDEZVOUS_RESOLVE_H
+#define CRUN_RENDEZVOUS_RESOLVE_H
+
+#include <netdb.h>
+
+/*
+ * As getaddrinfo() for TCP; the caller frees *out with freeaddrinfo(). A
+ * number is tried first: that loads no name service, which takes longer than
+ * the whole start of a server, and cannot block. A name can block: the
+ * resolver has time-outs of its own and cannot be cut short. flags is 0 or
+ * AI_PASSIVE. Returns 0 or an EAI_ code for gai_strerror().
+ */
+int resolve(const char *host, int port, int flags, struct addrinfo **out);
+
+#endif
