@@ -92,12 +92,9 @@ run "$CRUN" sh -c 'kill -PIPE $$'
 like "$err" 'signal 13 \(SIGPIPE\)' "SIGPIPE has its default action in workers"
 
 # --- exit status ---
-start=$EPOCHREALTIME
 run "$CRUN" --nproc_per_node=3 sh -c 'exit $((LOCAL_RANK==1 ? 7 : 0))'
-took=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')
 is "$status" 1 "a failing worker fails the job"
 like "$err" 'rank 1 \(local rank 1, pid [0-9]+.*exit code 7' "EXIT-01 rank and code are named"
-diag "took $took s"
 
 run "$CRUN" --nproc_per_node=4 sh -c 'exit $((RANK == 3 ? 255 : 0))'
 is "$status" 1 "EXIT-01 exit code 255"
@@ -117,12 +114,14 @@ is "$status" 0 "EXIT-02 success with descriptors 0 to 2 closed"
 run sh -c "'$CRUN' true <&- >&- 2>&-"
 is "$status" 0 "crun itself started without descriptors 0 to 2"
 
-for i in 1 2 3; do "$CRUN" --nproc_per_node=2 sh -c 'sleep 1' & done
+for i in 1 2 3; do
+    "$CRUN" --nproc_per_node=2 sh -c 'sleep 1' 2>/dev/null &
+done
 wait %1 && wait %2 && wait %3
 is "$?" 0 "PORT-01 three jobs at once do not collide"
 
 # A port in use: the job fails at once and nothing is started.
-"$CRUN" --master_port 0 sh -c 'echo $MASTER_PORT >port; sleep 30' &
+"$CRUN" --master_port 0 sh -c 'echo $MASTER_PORT >port; sleep 30' 2>/dev/null &
 job=$!
 wait_for 10 test -s port
 port=$(cat port)
