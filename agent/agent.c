@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <uv.h>
@@ -27,25 +28,37 @@
 #include "rendezvous/base/text.h"
 #include "rendezvous/store_server.h"
 
-#define STOP_SIGNALS_MAX 4
 #define HOST_MAX 256
 #define REPORT_MAX (4 * 1024 * 1024)
 
 extern char **environ;
 
+/* What the loop holds for a worker. */
+struct agent_worker {
+    struct agent *agent;
+    int local_rank;
+    /* Readable when the process ends. The loop tells of several in the order
+     * of their ends, which waitid does not. -1: not there (before Linux 5.3),
+     * or closed. */
+    int pidfd;
+    uv_poll_t pidfd_poll;
+};
+
 struct agent {
     const struct job *job;
-    pid_t front;
     uv_loop_t loop;
     struct lifecycle life;
+    struct agent_worker *workers; /* owned, [job->nproc] */
     struct store_server *store;
     int store_port;
     struct console *console;
-    uv_signal_t signals[STOP_SIGNALS_MAX];
-    int nsignals;
+    uv_poll_t front_poll;
     uv_signal_t child_signal;
     uv_timer_t timer;
+    uv_timer_t tell_timer;
     char run_id[33];
+    bool has_told_failure;
+    bool has_told_proc;
     bool is_finishing; /* the last output is being written */
 };
 
@@ -54,6 +67,19 @@ static void settle(struct agent *a);
 /* --- Actions ------------------------------------------------------------ */
 
 static void on_timer(uv_timer_t *timer);
+
+static void signal_children(struct agent *a, int sig)
+{
+    int n = children_signal(sig, NULL);
+
+    if (n >= 0 || a->has_told_proc)
+        return;
+    a->has_told_proc = true;
+    log_error("agent",
+        "cannot end what the workers left behind: /proc does "
+        "not list this process (%s)",
+        strerror(-n));
+}
 
 static void carry_out(struct agent *a, const struct lc_action *act)
 {
@@ -65,7 +91,7 @@ static void carry_out(struct agent *a, const struct lc_action *act)
         kill(-a->life.workers[act->worker].pid, act->signal);
         break;
     case LC_ACT_CHILDREN:
-        children_signal(act->signal);
+        signal_children(a, act->signal);
         break;
     case LC_ACT_ARM:
         now = clock_now_ns();
@@ -100,6 +126,20 @@ static void post(struct agent *a, struct lc_event ev)
 
 /* --- Ending ------------------------------------------------------------- */
 
+static void print_report(const struct agent *a)
+{
+    char host[HOST_MAX] = "?";
+    struct buf text;
+
+    gethostname(host, sizeof(host) - 1);
+    buf_init(&text, REPORT_MAX);
+    if (report_write(&a->life, a->job->program.title, host, 0, &text) < 0)
+        log_error("agent", "out of memory: no report");
+    if (text.len > 0)
+        console_say(a->console, buf_bytes(&text), text.len);
+    buf_fini(&text);
+}
+
 static void on_output_written(void *arg)
 {
     struct agent *a = arg;
@@ -107,15 +147,29 @@ static void on_output_written(void *arg)
     uv_stop(&a->loop);
 }
 
+static void on_output_timeout(uv_timer_t *timer)
+{
+    uv_stop(timer->loop);
+}
+
+/*
+ * Whoever asked for a stop does not want to wait for a reader that does not
+ * read; without a stop a paused pager may take its time. A front that is
+ * dead has nobody who waits for anything.
+ */
 static void finish(struct agent *a)
 {
     if (a->is_finishing)
         return;
     a->is_finishing = true;
-    if (a->life.is_parent_lost)
-        uv_stop(&a->loop); /* nobody waits for us or our output */
-    else
-        console_finish(a->console, on_output_written, a);
+    if (a->life.is_parent_lost) {
+        uv_stop(&a->loop);
+        return;
+    }
+    print_report(a);
+    if (a->life.stop_signal != 0)
+        uv_timer_start(&a->timer, on_output_timeout, a->job->grace_ms, 0);
+    console_finish(a->console, on_output_written, a);
 }
 
 /* --- Events ------------------------------------------------------------- */
@@ -129,41 +183,67 @@ static int find_worker(const struct agent *a, pid_t pid)
     return -1;
 }
 
-/* Said at once; the report at the end comes after the grace. */
-static void tell_failure(const struct agent *a, int worker)
+/* Said as soon as the verdict stands; the report at the end comes after the
+ * grace. */
+static void on_tell_timer(uv_timer_t *timer)
 {
-    const struct lc_worker *w = &a->life.workers[worker];
+    const struct agent *a = timer->data;
+    int rank = a->life.first_failure;
     char how[256];
 
-    report_outcome(w, how, sizeof(how));
-    if (a->life.nrunning > 0)
-        log_error("agent",
-            "rank %d (local rank %d, pid %d) failed: %s; "
-            "stopping the other %d",
-            worker, worker, (int)w->pid, how, a->life.nrunning);
+    if (a->life.nrunning == 0)
+        return;
+    report_outcome(&a->life.workers[rank], how, sizeof(how));
+    log_error("agent",
+        "rank %d (local rank %d, pid %d) failed: %s; stopping the other %d",
+        rank, rank, (int)a->life.workers[rank].pid, how, a->life.nrunning);
+}
+
+static void tell_failure(struct agent *a)
+{
+    if (a->life.first_failure < 0 || a->has_told_failure)
+        return;
+    a->has_told_failure = true;
+    uv_update_time(&a->loop);
+    uv_timer_start(&a->tell_timer, on_tell_timer, LC_SETTLE_MS, 0);
+}
+
+static void close_pidfd(struct agent_worker *w)
+{
+    if (w->pidfd < 0)
+        return;
+    uv_poll_stop(&w->pidfd_poll);
+    close(w->pidfd);
+    w->pidfd = -1;
 }
 
 /* A worker has ended and is still a zombie, which keeps its number. */
 static void reap_worker(struct agent *a, int worker, const siginfo_t *info)
 {
     bool is_success = info->si_code == CLD_EXITED && info->si_status == 0;
-    bool had_failure = a->life.first_failure >= 0;
     int status;
 
-    if (!is_success)
-        kill(-info->si_pid, SIGKILL); /* what it left in its group */
+    /* What a failed worker left in its group; one that was told to stop may
+     * have left something that is still busy stopping. */
+    if (!is_success && a->life.workers[worker].sent_signal == 0)
+        kill(-info->si_pid, SIGKILL);
     while (waitpid(info->si_pid, &status, 0) < 0 && errno == EINTR)
         ;
+    close_pidfd(&a->workers[worker]);
     post(a, (struct lc_event){
                 .kind = LC_EV_EXITED, .worker = worker, .wait_status = status});
-    if (!had_failure && a->life.first_failure >= 0)
-        tell_failure(a, worker);
 }
 
-/*
- * Reaps everything there is to reap and tells the machine what remains. A
- * loop, since actions of one pass may end children that the next one reaps.
- */
+/* Of workers that ended when told to, some groups may be empty by now. */
+static void check_groups(struct agent *a)
+{
+    for (int i = 0; i < a->life.nworkers && a->life.ngroups > 0; i++)
+        if (a->life.workers[i].has_group &&
+            kill(-a->life.workers[i].pid, 0) < 0 && errno == ESRCH)
+            post(a, (struct lc_event){.kind = LC_EV_GROUP_GONE, .worker = i});
+}
+
+/* Reaps everything there is to reap and lets the machine conclude. */
 static void settle(struct agent *a)
 {
     siginfo_t info;
@@ -183,16 +263,34 @@ static void settle(struct agent *a)
         else
             waitpid(info.si_pid, NULL, 0); /* an orphan that came to us */
     }
+    check_groups(a);
     post(a, (struct lc_event){
                 .kind = rc < 0 ? LC_EV_CHILDREN_GONE : LC_EV_CHILDREN_LEFT});
+    tell_failure(a);
     if (a->life.state == LC_DONE)
         finish(a);
 }
 
+/* libuv calls this after the descriptors of the same turn, so pidfds have
+ * told the order already. */
 static void on_child_signal(uv_signal_t *handle, int signum)
 {
     (void)signum;
     settle(handle->data);
+}
+
+static void on_pidfd(uv_poll_t *handle, int status, int events)
+{
+    struct agent_worker *w = handle->data;
+    struct agent *a = w->agent;
+    siginfo_t info = {0};
+
+    (void)status;
+    (void)events;
+    if (waitid(P_PID, (id_t)a->life.workers[w->local_rank].pid, &info,
+            WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        info.si_pid != 0)
+        reap_worker(a, w->local_rank, &info);
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -203,20 +301,38 @@ static void on_timer(uv_timer_t *timer)
     settle(a);
 }
 
-static void on_stop_signal(uv_signal_t *handle, int signum)
+static void on_stop_signal(struct agent *a, int sig)
 {
-    struct agent *a = handle->data;
+    bool was_running = a->life.state == LC_RUNNING;
 
-    if (getppid() != a->front) {
-        post(a, (struct lc_event){.kind = LC_EV_PARENT_LOST});
-    } else {
-        if (a->life.state == LC_RUNNING)
-            log_warn("agent", "received %s; stopping %d workers with it",
-                signal_name(signum), a->life.nrunning);
-        post(a, (struct lc_event){.kind = LC_EV_STOP_SIGNAL, .signal = signum});
-    }
+    post(a, (struct lc_event){.kind = LC_EV_STOP_SIGNAL, .signal = sig});
+    if (was_running)
+        log_warn("agent", "received %s; stopping %d workers with it",
+            signal_name(sig), a->life.nrunning);
     if (a->is_finishing)
         uv_stop(&a->loop); /* nobody reads our output: give up on it */
+}
+
+/* A byte is a stop signal that the front was sent, the end its death. */
+static void on_front(uv_poll_t *handle, int status, int events)
+{
+    struct agent *a = handle->data;
+    unsigned char sigs[8];
+    ssize_t n;
+
+    (void)status;
+    (void)events;
+    n = read(FRONT_PIPE_FD, sigs, sizeof(sigs));
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    for (ssize_t i = 0; i < n; i++)
+        on_stop_signal(a, sigs[i]);
+    if (n <= 0) {
+        uv_poll_stop(handle);
+        post(a, (struct lc_event){.kind = LC_EV_PARENT_LOST});
+        if (a->is_finishing)
+            uv_stop(&a->loop);
+    }
     settle(a);
 }
 
@@ -239,40 +355,68 @@ static int start_worker(struct agent *a, int local_rank)
         .out_fd = -1,
         .err_fd = -1,
         .mask = job->inherited.mask,
+        .reset = job->inherited.reset,
         .nofile = job->inherited.nofile};
+    int out_err[2] = {-1, -1};
     char **envp;
     int rc;
 
     envp = worker_vars_build(&vars, environ);
-    rc = envp == NULL ? -ENOMEM : 0;
-    if (rc == 0)
-        rc = console_open_stream(a->console, STDOUT_FILENO, &s.out_fd);
-    if (rc == 0)
-        rc = console_open_stream(a->console, STDERR_FILENO, &s.err_fd);
+    if (envp == NULL)
+        return -ENOMEM;
+    rc = console_open_streams(a->console, out_err);
     if (rc == 0) {
         s.envp = envp;
+        s.out_fd = out_err[0];
+        s.err_fd = out_err[1];
         rc = spawn_worker(&s);
     }
-    if (s.out_fd >= 0)
-        close(s.out_fd);
-    if (s.err_fd >= 0)
-        close(s.err_fd);
+    if (out_err[0] >= 0)
+        close(out_err[0]);
+    if (out_err[1] >= 0 && out_err[1] != out_err[0])
+        close(out_err[1]);
     free(envp);
     return rc;
 }
 
+/* Without a pidfd SIGCHLD still tells of the end, just not of the order. */
+static void watch_worker(struct agent *a, int local_rank, pid_t pid)
+{
+    struct agent_worker *w = &a->workers[local_rank];
+
+#ifdef SYS_pidfd_open
+    w->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+#endif
+    if (w->pidfd < 0)
+        return;
+    if (uv_poll_init(&a->loop, &w->pidfd_poll, w->pidfd) < 0) {
+        close(w->pidfd);
+        w->pidfd = -1;
+        return;
+    }
+    w->pidfd_poll.data = w;
+    uv_poll_start(&w->pidfd_poll, UV_READABLE, on_pidfd);
+}
+
+/* The loop has a turn after each start: workers that end at once are told in
+ * order, a failure keeps further ones from being started, and a stop does
+ * not wait. */
 static void start_workers(struct agent *a)
 {
     for (int i = 0; i < a->job->nproc && a->life.state == LC_RUNNING; i++) {
         int rc = start_worker(a, i);
 
-        if (rc < 0)
+        if (rc < 0) {
             post(a, (struct lc_event){
                         .kind = LC_EV_START_FAILED, .worker = i, .error = -rc});
-        else
-            post(a, (struct lc_event){
-                        .kind = LC_EV_STARTED, .worker = i, .pid = rc});
+            continue;
+        }
+        post(a,
+            (struct lc_event){.kind = LC_EV_STARTED, .worker = i, .pid = rc});
+        watch_worker(a, i, rc);
+        uv_run(&a->loop, UV_RUN_NOWAIT);
     }
+    settle(a);
 }
 
 static int open_store(struct agent *a, struct err *e)
@@ -285,69 +429,55 @@ static int open_store(struct agent *a, struct err *e)
         a->store, a->job->master_addr, a->job->master_port, &a->store_port, e);
 }
 
-static int watch_signals(struct agent *a)
+static int watch_events(struct agent *a)
 {
-    sigset_t set;
+    sigset_t chld;
     int rc;
 
+    rc = uv_poll_init(&a->loop, &a->front_poll, FRONT_PIPE_FD);
+    if (rc < 0)
+        return rc;
+    a->front_poll.data = a;
+    uv_poll_start(&a->front_poll, UV_READABLE, on_front);
     rc = uv_signal_init(&a->loop, &a->child_signal);
     if (rc < 0)
         return rc;
     a->child_signal.data = a;
     rc = uv_signal_start(&a->child_signal, on_child_signal, SIGCHLD);
-    front_stop_signals(&set);
-    for (int sig = 1; sig < SIGRTMIN && rc == 0; sig++) {
-        uv_signal_t *handle = &a->signals[a->nsignals];
-
-        if (sigismember(&set, sig) != 1)
-            continue;
-        rc = uv_signal_init(&a->loop, handle);
-        if (rc < 0)
-            break;
-        a->nsignals++;
-        handle->data = a;
-        rc = uv_signal_start(handle, on_stop_signal, sig);
-    }
-    /* What came since the front blocked them is delivered now. */
-    sigaddset(&set, SIGCHLD);
-    sigprocmask(SIG_UNBLOCK, &set, NULL);
+    sigemptyset(&chld);
+    sigaddset(&chld, SIGCHLD);
+    sigprocmask(SIG_UNBLOCK, &chld, NULL);
     return rc;
 }
 
-static void print_report(const struct agent *a)
+/* So that crun's own lines neither block nor cut a worker's line in two. */
+static void log_to_console(const char *line, size_t len, void *console)
 {
-    char host[HOST_MAX] = "?";
-    struct buf text;
+    console_say(console, line, len);
+}
 
-    gethostname(host, sizeof(host) - 1);
-    buf_init(&text, REPORT_MAX);
-    if (console_is_mid_line(a->console, STDERR_FILENO))
-        buf_append(&text, "\n", 1);
-    if (report_write(&a->life, a->job->program.title, host, 0, &text) < 0)
-        log_error("agent", "out of memory: no report");
-    for (size_t done = 0; done < text.len;) {
-        ssize_t n =
-            write(STDERR_FILENO, buf_bytes(&text) + done, text.len - done);
-
-        if (n < 0 && errno != EINTR)
-            break;
-        done += n > 0 ? (size_t)n : 0;
-    }
-    buf_fini(&text);
+static void close_if_open(uv_handle_t *handle)
+{
+    if (handle->data != NULL) /* set once it is initialised */
+        uv_close(handle, NULL);
 }
 
 static void close_all(struct agent *a)
 {
+    log_set_writer(NULL, NULL);
     store_server_destroy(a->store);
     console_destroy(a->console);
-    for (int i = 0; i < a->nsignals; i++)
-        uv_close((uv_handle_t *)&a->signals[i], NULL);
-    if (a->child_signal.data != NULL)
-        uv_close((uv_handle_t *)&a->child_signal, NULL);
-    if (a->timer.data != NULL)
-        uv_close((uv_handle_t *)&a->timer, NULL);
+    for (int i = 0; a->workers != NULL && i < a->job->nproc; i++) {
+        close_pidfd(&a->workers[i]);
+        close_if_open((uv_handle_t *)&a->workers[i].pidfd_poll);
+    }
+    close_if_open((uv_handle_t *)&a->front_poll);
+    close_if_open((uv_handle_t *)&a->child_signal);
+    close_if_open((uv_handle_t *)&a->timer);
+    close_if_open((uv_handle_t *)&a->tell_timer);
     uv_run(&a->loop, UV_RUN_DEFAULT); /* only close callbacks are left */
     uv_loop_close(&a->loop);
+    free(a->workers);
     lifecycle_fini(&a->life);
 }
 
@@ -356,8 +486,14 @@ static int set_up(struct agent *a, struct err *e)
     struct worker_vars vars = {.local_world_size = a->job->nproc};
     int rc;
 
-    rc = lifecycle_init(
-        &a->life, a->job->nproc, a->job->grace_ms, clock_now_ns());
+    a->workers = calloc((size_t)a->job->nproc, sizeof(*a->workers));
+    rc = a->workers == NULL ? -ENOMEM : 0;
+    for (int i = 0; rc == 0 && i < a->job->nproc; i++)
+        a->workers[i] =
+            (struct agent_worker){.agent = a, .local_rank = i, .pidfd = -1};
+    if (rc == 0)
+        rc = lifecycle_init(
+            &a->life, a->job->nproc, a->job->grace_ms, clock_now_ns());
     if (rc == 0)
         rc = text_random_hex(a->run_id);
     if (rc == 0)
@@ -365,13 +501,16 @@ static int set_up(struct agent *a, struct err *e)
     if (rc < 0)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
     a->timer.data = a;
+    uv_timer_init(&a->loop, &a->tell_timer); /* cannot fail */
+    a->tell_timer.data = a;
     rc = console_create(&a->console, &a->loop, 2 * a->job->nproc);
     if (rc < 0)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
+    log_set_writer(log_to_console, a->console);
     rc = open_store(a, e);
     if (rc < 0)
         return rc;
-    rc = watch_signals(a);
+    rc = watch_events(a);
     if (rc < 0)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
     if (worker_vars_limits_omp(&vars, environ))
@@ -383,15 +522,13 @@ static int set_up(struct agent *a, struct err *e)
     return 0;
 }
 
-int agent_run(const struct job *job, pid_t front)
+int agent_run(const struct job *job)
 {
-    struct agent a = {.job = job, .front = front};
+    struct agent a = {.job = job};
     struct err e = {0};
     int code = 1;
     int rc;
 
-    inherited_take_over(&job->inherited);
-    signal(SIGPIPE, SIG_IGN);
     rc = uv_loop_init(&a.loop);
     if (rc < 0) {
         fprintf(stderr, "crun: error: event loop: %s\n", uv_strerror(rc));
@@ -402,10 +539,10 @@ int agent_run(const struct job *job, pid_t front)
         fprintf(stderr, "crun: error: %s\n", e.msg);
     } else {
         start_workers(&a);
-        settle(&a);
         uv_run(&a.loop, UV_RUN_DEFAULT);
-        print_report(&a);
-        code = lifecycle_exit_code(&a.life);
+        code = console_has_lost_output(a.console)
+                   ? 1
+                   : lifecycle_exit_code(&a.life);
     }
     close_all(&a);
     return code;

@@ -9,9 +9,7 @@
 #include "agent/job.h"
 
 /* Runs the job to its end; blocks. Call in the process that front_run()
- * made, with the front's pid: SIGTERM from a front that is no longer our
- * parent means that it was killed. Returns the exit status for crun and has
- * reported what failed. */
-int agent_run(const struct job *job, pid_t front);
+ * made. Returns the exit status for crun and has reported what failed. */
+int agent_run(const struct job *job);
 
 #endif

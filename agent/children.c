@@ -19,23 +19,42 @@
 
 #include "rendezvous/base/clock.h"
 
-static int signal_listed(const char *tid, int sig)
+struct pid_list {
+    pid_t *pids; /* owned */
+    int n;
+    int cap;
+};
+
+static int list_add(struct pid_list *list, pid_t pid)
+{
+    if (list->n == list->cap) {
+        int cap = list->cap == 0 ? 64 : 2 * list->cap;
+        pid_t *pids = realloc(list->pids, (size_t)cap * sizeof(*pids));
+
+        if (pids == NULL)
+            return -ENOMEM;
+        list->pids = pids;
+        list->cap = cap;
+    }
+    list->pids[list->n++] = pid;
+    return 0;
+}
+
+static int add_listed(const char *tid, struct pid_list *list)
 {
     char path[64];
     FILE *f;
     int pid;
-    int n = 0;
+    int rc = 0;
 
     snprintf(path, sizeof(path), "/proc/self/task/%.20s/children", tid);
     f = fopen(path, "re");
     if (f == NULL)
         return -errno;
-    while (fscanf(f, "%d", &pid) == 1) {
-        kill(pid, sig);
-        n++;
-    }
+    while (rc == 0 && fscanf(f, "%d", &pid) == 1)
+        rc = list_add(list, pid);
     fclose(f);
-    return n;
+    return rc;
 }
 
 /* The parent's pid is the second field after the command's name, which is
@@ -64,45 +83,99 @@ static int parent_of(const char *pid)
     return parent;
 }
 
-/* Calls visit for every entry of a directory whose name is a number; adds
- * up what it returns. A negative answer ends the walk and is returned. */
-static int for_each_number(
-    const char *path, int (*visit)(const char *, int), int sig)
-{
-    DIR *dir = opendir(path);
-    struct dirent *entry;
-    int total = 0;
-    int n;
-
-    if (dir == NULL)
-        return -errno;
-    while ((entry = readdir(dir)) != NULL) {
-        if (!isdigit((unsigned char)entry->d_name[0]))
-            continue;
-        n = visit(entry->d_name, sig);
-        if (n < 0) {
-            total = n;
-            break;
-        }
-        total += n;
-    }
-    closedir(dir);
-    return total;
-}
-
-static int signal_if_child(const char *name, int sig)
+static int add_if_child(const char *name, struct pid_list *list)
 {
     if (parent_of(name) != getpid())
         return 0;
-    kill((pid_t)strtol(name, NULL, 10), sig);
-    return 1;
+    return list_add(list, (pid_t)strtol(name, NULL, 10));
 }
 
-int children_signal(int sig)
+/* Calls add for every entry of a folder whose name is a number, until one
+ * fails. */
+static int for_each_number(const char *path,
+    int (*add)(const char *, struct pid_list *), struct pid_list *list)
 {
-    int n = for_each_number("/proc/self/task", signal_listed, sig);
+    DIR *dir = opendir(path);
+    struct dirent *entry;
+    int rc = 0;
 
-    return n >= 0 ? n : for_each_number("/proc", signal_if_child, sig);
+    if (dir == NULL)
+        return -errno;
+    while (rc == 0 && (entry = readdir(dir)) != NULL)
+        if (isdigit((unsigned char)entry->d_name[0]))
+            rc = add(entry->d_name, list);
+    closedir(dir);
+    return rc;
+}
+
+/* In a namespace whose /proc is that of another one, its numbers would be
+ * those of strangers. */
+static bool is_proc_ours(void)
+{
+    char self[32];
+    ssize_t n = readlink("/proc/self", self, sizeof(self) - 1);
+
+    if (n <= 0)
+        return false;
+    self[n] = '\0';
+    return strtol(self, NULL, 10) == getpid();
+}
+
+static int list_children(struct pid_list *list)
+{
+    int rc;
+
+    if (!is_proc_ours())
+        return -ENOENT;
+    rc = for_each_number("/proc/self/task", add_listed, list);
+    if (rc == -ENOENT) {
+        list->n = 0;
+        rc = for_each_number("/proc", add_if_child, list);
+    }
+    return rc;
+}
+
+void children_note(struct children_known *known)
+{
+    struct pid_list list = {0};
+    siginfo_t info;
+
+    *known = (struct children_known){0};
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0)
+        return;
+    /* A list cut short by a failure is better than none. */
+    list_children(&list);
+    known->pids = list.pids;
+    known->n = list.n;
+}
+
+void children_forget(struct children_known *known)
+{
+    free(known->pids);
+    *known = (struct children_known){0};
+}
+
+static bool is_known(const struct children_known *known, pid_t pid)
+{
+    for (int i = 0; known != NULL && i < known->n; i++)
+        if (known->pids[i] == pid)
+            return true;
+    return false;
+}
+
+int children_signal(int sig, const struct children_known *except)
+{
+    struct pid_list list = {0};
+    int rc = list_children(&list);
+    int n = 0;
+
+    for (int i = 0; i < list.n; i++)
+        if (!is_known(except, list.pids[i])) {
+            kill(list.pids[i], sig);
+            n++;
+        }
+    free(list.pids);
+    return rc < 0 ? rc : n;
 }
 
 /* True when there is no child left. */
@@ -116,7 +189,7 @@ static bool reap_ready(void)
     return pid < 0;
 }
 
-int children_kill_all(uint64_t deadline_ns)
+int children_kill_all(const struct children_known *except, uint64_t deadline_ns)
 {
     const struct timespec pause = {.tv_nsec = 20 * 1000000};
     sigset_t chld;
@@ -124,10 +197,12 @@ int children_kill_all(uint64_t deadline_ns)
     sigemptyset(&chld);
     sigaddset(&chld, SIGCHLD);
     while (!reap_ready()) {
-        int n = children_signal(SIGKILL);
+        int n = children_signal(SIGKILL, except);
 
-        if (clock_now_ns() >= deadline_ns)
-            return n > 0 ? n : 1;
+        if (n == 0)
+            return 0; /* only those in except */
+        if (n < 0 || clock_now_ns() >= deadline_ns)
+            return n < 0 ? 1 : n;
         /* A child that dies now wakes us; the pause covers a SIGCHLD that
          * was merged into one already taken. */
         sigtimedwait(&chld, NULL, &pause);

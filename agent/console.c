@@ -4,10 +4,10 @@
  *
  * Descriptors 1 and 2 were opened by somebody else, who may share them:
  * setting O_NONBLOCK on them would change them for the user's shell too. So
- * a sink asks poll() before each write and writes at most PIPE_BUF bytes,
- * which a pipe that polls as writable takes without blocking. For the same
- * reason (uv_poll_init sets the flag) the loop watches a full sink through
- * an epoll descriptor of ours.
+ * a sink asks poll() before each write and writes a piece that what polls as
+ * writable takes without blocking: PIPE_BUF bytes for a pipe, less for a
+ * terminal. For the same reason (uv_poll_init sets the flag) the loop watches
+ * a full sink through an epoll descriptor of ours.
  */
 #include "agent/console.h"
 
@@ -27,13 +27,18 @@
 #include "rendezvous/base/log.h"
 
 #define READ_SIZE (64 * 1024)
+#define TTY_PIECE 256
+/* Reads from one worker before the others have their turn; and at the end,
+ * where only a stranger that holds the pipe can fill it again. */
+#define TURNS_MAX 8
+#define FINISH_TURNS_MAX 1024
 
 struct sink {
     struct line_sink lines;
     int fd;
-    bool is_file; /* writing cannot block for long */
+    size_t piece; /* bytes of one write; 0: any number, it cannot block */
     bool is_blocked; /* watched for becoming writable */
-    bool is_broken; /* no reader, or an error: everything is dropped */
+    bool is_broken; /* cannot be written to: everything is dropped */
 };
 
 struct stream {
@@ -42,13 +47,15 @@ struct stream {
     struct line_stream lines;
     uv_poll_t poll;
     int fd; /* -1: closed */
-    bool is_paused;
+    bool is_paused; /* not read until its sink, which is blocked, is not */
 };
 
 struct console {
     uv_loop_t *loop;
     struct sink sinks[2]; /* [1] is unused when 1 and 2 are one file */
-    struct sink *by_target[3]; /* NULL: inherited */
+    struct sink *of_workers[2]; /* for descriptors 1 and 2; NULL: inherited */
+    struct sink *own_sink; /* stderr */
+    struct line_stream own; /* crun's own lines */
     struct stream *streams;
     int nstreams; /* opened so far */
     int max_streams;
@@ -57,12 +64,14 @@ struct console {
     int writable_epoll; /* -1 until a sink was full */
     void (*finish_cb)(void *arg);
     void *finish_arg;
+    bool has_lost_output;
     int nhandles; /* not closed yet; the last one frees */
     char read_buf[READ_SIZE];
 };
 
 static void stream_close(struct stream *s);
 static void pump_stream(struct stream *s);
+static void resume_streams(struct console *c, const struct sink *k);
 static void on_partial_timer(uv_timer_t *timer);
 
 /* --- Sinks -------------------------------------------------------------- */
@@ -73,8 +82,11 @@ static void sink_init(struct sink *k, int fd)
 
     line_sink_init(&k->lines);
     k->fd = fd;
-    k->is_file =
-        fstat(fd, &st) == 0 && !S_ISFIFO(st.st_mode) && !S_ISSOCK(st.st_mode);
+    if (isatty(fd))
+        k->piece = TTY_PIECE;
+    else if (fstat(fd, &st) == 0 &&
+             (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)))
+        k->piece = PIPE_BUF;
 }
 
 static bool is_same_file(int a, int b)
@@ -92,33 +104,31 @@ static ssize_t sink_write(const struct sink *k)
     size_t n = k->lines.queue.len;
     ssize_t written;
 
-    if (!k->is_file) {
+    if (k->piece > 0) {
         struct pollfd p = {.fd = k->fd, .events = POLLOUT};
 
         if (poll(&p, 1, 0) == 0)
             return -EAGAIN;
-        if (n > PIPE_BUF)
-            n = PIPE_BUF;
+        if (n > k->piece)
+            n = k->piece;
     }
     written = write(k->fd, buf_bytes(&k->lines.queue), n);
     return written < 0 ? -errno : written;
 }
 
+/* Whoever writes shall learn it as without crun: by SIGPIPE or EPIPE. */
 static void sink_break(struct console *c, struct sink *k, int rc)
 {
     k->is_broken = true;
     line_sink_fini(&k->lines);
-    if (rc != -EPIPE) {
-        log_error("console",
-            "writing to descriptor %d failed: %s; the "
-            "workers' further output there is dropped",
-            k->fd, strerror(-rc));
-        return;
-    }
-    /* Nobody reads. Whoever writes shall learn it as without crun. */
     for (int i = 0; i < c->nstreams; i++)
         if (c->streams[i].sink == k)
             stream_close(&c->streams[i]);
+    if (rc == -EPIPE || rc == -ECONNRESET)
+        return; /* the reader has gone, as readers may */
+    c->has_lost_output = true;
+    log_error("console", "writing to %s failed: %s; output is lost",
+        k->fd == STDOUT_FILENO ? "stdout" : "stderr", strerror(-rc));
 }
 
 static void on_writable(uv_poll_t *handle, int status, int events);
@@ -151,15 +161,6 @@ static int sink_watch(struct console *c, struct sink *k, bool is_on)
     return 0;
 }
 
-static void resume_streams(struct console *c, const struct sink *k)
-{
-    for (int i = 0; i < c->nstreams; i++)
-        if (c->streams[i].sink == k && c->streams[i].is_paused) {
-            c->streams[i].is_paused = false;
-            pump_stream(&c->streams[i]);
-        }
-}
-
 static void sink_flush(struct console *c, struct sink *k)
 {
     ssize_t n = 0;
@@ -176,7 +177,7 @@ static void sink_flush(struct console *c, struct sink *k)
     if (n < 0 && n != -EAGAIN)
         sink_break(c, k, (int)n);
     rc = sink_watch(c, k, !k->is_broken && k->lines.queue.len > 0);
-    if (rc < 0)
+    if (rc < 0 && !k->is_broken)
         sink_break(c, k, rc);
 }
 
@@ -229,41 +230,33 @@ static void stream_close(struct stream *s)
     line_stream_fini(&s->lines);
 }
 
-/* Reads until the pipe is empty, has ended, or the sink is full. */
-static void read_stream(struct stream *s)
+/* What one read came to. */
+enum read_result { READ_MORE, READ_EMPTY, READ_CLOSED };
+
+static enum read_result read_stream(struct stream *s)
 {
     struct console *c = s->console;
-    uint64_t now = clock_now_ns();
+    bool is_finishing = c->finish_cb != NULL;
     ssize_t n;
-    int rc;
 
-    while (s->fd >= 0) {
-        if (s->sink->lines.queue.len >= CONSOLE_QUEUE_MAX) {
-            s->is_paused = true;
-            uv_poll_stop(&s->poll);
-            return;
-        }
+    do
         n = read(s->fd, c->read_buf, READ_SIZE);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && errno == EAGAIN && c->finish_cb == NULL)
-            return;
-        if (n <= 0) {
-            stream_close(s);
-            return;
-        }
-        if (s->sink->is_broken)
-            continue;
-        rc = line_stream_take(
-            &s->lines, &s->sink->lines, c->read_buf, (size_t)n, now);
-        if (rc < 0) {
-            log_error("console", "out of memory: a worker's output is cut");
-            stream_close(s);
-            return;
-        }
-        if (n < READ_SIZE && c->finish_cb == NULL)
-            return; /* very likely empty; the loop tells if it is not */
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN && !is_finishing)
+        return READ_EMPTY;
+    if (n <= 0) {
+        stream_close(s);
+        return READ_CLOSED;
     }
+    if (line_stream_take(&s->lines, &s->sink->lines, c->read_buf, (size_t)n,
+            clock_now_ns()) < 0) {
+        c->has_lost_output = true;
+        log_error("console", "out of memory: a worker's output is cut");
+        stream_close(s);
+        return READ_CLOSED;
+    }
+    /* A short read very likely emptied the pipe; the loop tells if not. */
+    return n < READ_SIZE && !is_finishing ? READ_EMPTY : READ_MORE;
 }
 
 /* The timer that shows unfinished lines runs while there is one, with at
@@ -284,8 +277,7 @@ static void on_partial_timer(uv_timer_t *timer)
         struct stream *s = &c->streams[i];
         uint64_t due;
 
-        if (s->fd < 0 || !line_stream_is_partial(&s->lines) ||
-            s->sink->is_broken)
+        if (s->fd < 0 || !line_stream_is_partial(&s->lines))
             continue;
         /* Its rest may be in the pipe, and nobody would see it sooner. */
         if (s->is_paused || s->sink->is_blocked)
@@ -311,19 +303,51 @@ static void on_readable(uv_poll_t *handle, int status, int events)
     check_finished(((struct stream *)handle->data)->console);
 }
 
+/*
+ * Takes in what the pipe holds and writes what can be written. A stream is
+ * paused only if its sink is blocked, so that on_writable() resumes it. A
+ * worker that writes without end must not keep the loop from the others, nor
+ * from ending: hence the turns.
+ */
 static void pump_stream(struct stream *s)
 {
     struct console *c = s->console;
+    struct sink *k = s->sink;
+    int max_turns = c->finish_cb != NULL ? FINISH_TURNS_MAX : TURNS_MAX;
+    enum read_result result = READ_MORE;
 
-    read_stream(s);
-    if (s->fd >= 0 && !s->is_paused) {
-        if (!uv_is_active((uv_handle_t *)&s->poll))
-            uv_poll_start(&s->poll, UV_READABLE, on_readable);
-        if (line_stream_is_partial(&s->lines) &&
-            !uv_is_active((uv_handle_t *)&c->partial_timer))
-            watch_partial(c, LINES_PARTIAL_MS * CLOCK_NS_PER_MS);
+    for (int turn = 0; s->fd >= 0 && result == READ_MORE; turn++) {
+        if (turn < max_turns)
+            result = read_stream(s);
+        else if (c->finish_cb != NULL)
+            stream_close(s);
+        else
+            break;
+        sink_flush(c, k);
+        if (k->is_blocked && k->lines.queue.len >= CONSOLE_QUEUE_MAX)
+            break;
     }
-    sink_flush(c, s->sink);
+    if (s->fd < 0)
+        return;
+    if (k->is_blocked && k->lines.queue.len >= CONSOLE_QUEUE_MAX) {
+        s->is_paused = true;
+        uv_poll_stop(&s->poll);
+        return;
+    }
+    if (!uv_is_active((uv_handle_t *)&s->poll))
+        uv_poll_start(&s->poll, UV_READABLE, on_readable);
+    if (line_stream_is_partial(&s->lines) &&
+        !uv_is_active((uv_handle_t *)&c->partial_timer))
+        watch_partial(c, LINES_PARTIAL_MS * CLOCK_NS_PER_MS);
+}
+
+static void resume_streams(struct console *c, const struct sink *k)
+{
+    for (int i = 0; i < c->nstreams; i++)
+        if (c->streams[i].sink == k && c->streams[i].is_paused) {
+            c->streams[i].is_paused = false;
+            pump_stream(&c->streams[i]);
+        }
 }
 
 /* --- The console -------------------------------------------------------- */
@@ -344,12 +368,13 @@ int console_create(struct console **out, uv_loop_t *loop, int nstreams)
     }
     sink_init(&c->sinks[0], STDOUT_FILENO);
     sink_init(&c->sinks[1], STDERR_FILENO);
+    c->own_sink = is_same_file(STDOUT_FILENO, STDERR_FILENO) ? &c->sinks[0]
+                                                             : &c->sinks[1];
     if (!isatty(STDOUT_FILENO))
-        c->by_target[STDOUT_FILENO] = &c->sinks[0];
+        c->of_workers[0] = &c->sinks[0];
     if (!isatty(STDERR_FILENO))
-        c->by_target[STDERR_FILENO] = is_same_file(STDOUT_FILENO, STDERR_FILENO)
-                                          ? &c->sinks[0]
-                                          : &c->sinks[1];
+        c->of_workers[1] = c->own_sink;
+    line_stream_init(&c->own);
     uv_timer_init(loop, &c->partial_timer); /* cannot fail */
     c->partial_timer.data = c;
     c->nhandles = 1;
@@ -357,23 +382,20 @@ int console_create(struct console **out, uv_loop_t *loop, int nstreams)
     return 0;
 }
 
-int console_open_stream(struct console *c, int target, int *write_end)
+/* The pipe of one stream; its write end is returned. */
+static int open_stream(struct console *c, struct sink *k)
 {
     struct stream *s;
     int fds[2];
     int rc;
 
-    if (c->by_target[target] == NULL) {
-        *write_end = -1;
-        return 0;
-    }
     if (c->nstreams == c->max_streams)
         return -ENOSPC;
     if (pipe2(fds, O_CLOEXEC) < 0)
         return -errno;
     s = &c->streams[c->nstreams];
     s->console = c;
-    s->sink = c->by_target[target];
+    s->sink = k;
     s->fd = fds[0];
     line_stream_init(&s->lines);
     rc = uv_poll_init(c->loop, &s->poll, fds[0]); /* makes it non-blocking */
@@ -386,8 +408,45 @@ int console_open_stream(struct console *c, int target, int *write_end)
     c->nstreams++;
     c->nhandles++;
     uv_poll_start(&s->poll, UV_READABLE, on_readable);
-    *write_end = fds[1];
+    return fds[1];
+}
+
+int console_open_streams(struct console *c, int out_err[2])
+{
+    int ends[2] = {-1, -1};
+
+    for (int i = 0; i < 2; i++) {
+        if (c->of_workers[i] == NULL)
+            continue;
+        if (i == 1 && c->of_workers[1] == c->of_workers[0])
+            ends[1] = ends[0];
+        else
+            ends[i] = open_stream(c, c->of_workers[i]);
+        if (ends[i] < 0) {
+            /* The read end finds its end and closes by itself. */
+            if (i == 1 && ends[0] >= 0)
+                close(ends[0]);
+            return ends[i];
+        }
+    }
+    out_err[0] = ends[0];
+    out_err[1] = ends[1];
     return 0;
+}
+
+void console_say(struct console *c, const char *lines, size_t len)
+{
+    struct sink *k = c->own_sink;
+
+    if (k->is_broken || k->lines.queue.len >= 2 * CONSOLE_QUEUE_MAX)
+        return; /* nobody reads */
+    if (line_stream_take(&c->own, &k->lines, lines, len, clock_now_ns()) == 0)
+        sink_flush(c, k);
+}
+
+bool console_has_lost_output(const struct console *c)
+{
+    return c->has_lost_output;
 }
 
 void console_finish(struct console *c, void (*cb)(void *arg), void *arg)
@@ -400,18 +459,13 @@ void console_finish(struct console *c, void (*cb)(void *arg), void *arg)
     check_finished(c);
 }
 
-bool console_is_mid_line(const struct console *c, int target)
-{
-    return c->by_target[target] != NULL &&
-           c->by_target[target]->lines.owner != NULL;
-}
-
 static void handle_closed(struct console *c)
 {
     if (--c->nhandles > 0)
         return;
     for (int i = 0; i < 2; i++)
         line_sink_fini(&c->sinks[i].lines);
+    line_stream_fini(&c->own);
     if (c->writable_epoll >= 0)
         close(c->writable_epoll);
     free(c->streams);

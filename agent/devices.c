@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -121,6 +122,7 @@ static int count_gpus(struct err *e)
         return err_set(e, rc, "fork: %s", strerror(-rc));
     }
     if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         ask_driver(&a);
         _exit(write(fds[1], &a, sizeof(a)) == (ssize_t)sizeof(a) ? 0 : 1);
     }
@@ -128,7 +130,8 @@ static int count_gpus(struct err *e)
     rc = read_answer(fds[0], &a);
     close(fds[0]);
     kill(pid, SIGKILL); /* it has answered, or never will */
-    waitpid(pid, NULL, 0);
+    if (rc != -ETIMEDOUT)
+        waitpid(pid, NULL, 0); /* else it may be stuck in the kernel */
     if (rc == -ETIMEDOUT)
         return err_set(e, rc, "the CUDA driver did not answer within %d s",
             GPU_TIMEOUT_MS / 1000);

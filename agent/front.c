@@ -2,7 +2,11 @@
 #include "agent/front.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -13,85 +17,115 @@
 #include "rendezvous/base/clock.h"
 
 #define ORPHAN_DEADLINE_MS 10000
+/* The first asks for a stop, the second makes the agent kill; this one is
+ * for an agent that does neither. */
 #define STOPS_MAX 3
 
-static const int stop_signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-
-void front_stop_signals(sigset_t *set)
+/* One line on stderr, unless that would block: nobody may read it. */
+__attribute__((format(printf, 1, 2))) static void say(const char *fmt, ...)
 {
-    struct sigaction action;
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    char line[512];
+    va_list ap;
+    int n;
 
-    sigemptyset(set);
-    for (size_t i = 0; i < sizeof(stop_signals) / sizeof(int); i++)
-        if (sigaction(stop_signals[i], NULL, &action) == 0 &&
-            action.sa_handler != SIG_IGN)
-            sigaddset(set, stop_signals[i]);
+    va_start(ap, fmt);
+    n = vsnprintf(line, sizeof(line), fmt, ap);
+    va_end(ap);
+    if (n >= (int)sizeof(line))
+        n = (int)sizeof(line) - 1;
+    if (poll(&p, 1, 0) == 1 && write(STDERR_FILENO, line, (size_t)n) < 0) {
+        /* Nowhere is left to complain to. */
+    }
 }
 
-static int be_agent(pid_t front, int (*run)(void *arg, pid_t front), void *arg)
+static int be_agent(
+    const struct inherited *in, int pipe_fd, int (*run)(void *arg), void *arg)
 {
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != front)
-        return 1; /* killed before we could ask to be told */
+    /* The pipe's other end must be closed here, or we would never see the
+     * front's death; so must all that crun inherited. */
+    if (pipe_fd != FRONT_PIPE_FD && dup2(pipe_fd, FRONT_PIPE_FD) < 0)
+        return 1;
+    fcntl(FRONT_PIPE_FD, F_SETFD, FD_CLOEXEC);
+    inherited_take_over(in, FRONT_PIPE_FD);
+    for (int sig = 1; sig < SIGRTMIN; sig++)
+        if (sigismember(&in->stop, sig) == 1)
+            signal(sig, SIG_IGN);
+    sigprocmask(SIG_UNBLOCK, &in->stop, NULL);
     setsid();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    return run(arg, front);
+    return run(arg);
 }
 
-/* Waits for the agent's end, forwarding signals meanwhile: the first asks for
- * a stop, the second makes the agent kill. A third is for an agent that does
- * neither. Children that come to us from elsewhere are reaped. */
-static int wait_for_agent(pid_t agent, const sigset_t *awaited)
+/* Waits for the agent's end and returns its wait status. Children that come
+ * to us from elsewhere are reaped. */
+static int wait_for_agent(pid_t agent, int pipe_fd, const sigset_t *awaited)
 {
+    uint64_t last_stop_ns = 0;
     int nstops = 0;
     int status;
     pid_t pid;
-    int sig;
 
     for (;;) {
-        sig = sigwaitinfo(awaited, NULL);
-        if (sig > 0 && sig != SIGCHLD)
-            kill(agent, ++nstops < STOPS_MAX ? sig : SIGKILL);
+        int sig = sigwaitinfo(awaited, NULL);
+        uint64_t now = clock_now_ns();
+
+        if (sig > 0 && sig != SIGCHLD &&
+            (nstops == 0 ||
+                now - last_stop_ns >= FRONT_MERGE_MS * CLOCK_NS_PER_MS)) {
+            char byte = (char)sig;
+
+            last_stop_ns = now;
+            if (++nstops >= STOPS_MAX ||
+                write(pipe_fd, &byte, 1) != 1) /* it has closed its end */
+                kill(agent, SIGKILL);
+        }
         while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
             if (pid == agent)
                 return status;
     }
 }
 
-int front_run(int (*run)(void *arg, pid_t front), void *arg)
+int front_run(const struct inherited *in, int (*run)(void *arg), void *arg)
 {
-    sigset_t awaited;
-    pid_t front = getpid();
+    struct children_known strangers;
+    sigset_t awaited = in->stop;
+    int fds[2];
     pid_t agent;
     int status;
     int left;
 
-    front_stop_signals(&awaited);
     sigaddset(&awaited, SIGCHLD);
     sigprocmask(SIG_BLOCK, &awaited, NULL);
     /* An ignored SIGCHLD would have the kernel reap in our place. */
     signal(SIGCHLD, SIG_DFL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    /* A shell may have started others before it executed us. */
+    children_note(&strangers);
 
+    if (pipe2(fds, O_CLOEXEC) < 0) {
+        say("crun: error: pipe: %s\n", strerror(errno));
+        return 1;
+    }
     agent = fork();
     if (agent < 0) {
-        fprintf(stderr, "crun: error: cannot fork the agent: %s\n",
-            strerror(errno));
+        say("crun: error: cannot fork the agent: %s\n", strerror(errno));
         return 1;
     }
     if (agent == 0)
-        _exit(be_agent(front, run, arg));
+        exit(be_agent(in, fds[0], run, arg));
+    close(fds[0]);
 
-    status = wait_for_agent(agent, &awaited);
-    left = children_kill_all(clock_deadline_ns(ORPHAN_DEADLINE_MS));
+    status = wait_for_agent(agent, fds[1], &awaited);
+    left = children_kill_all(&strangers, clock_deadline_ns(ORPHAN_DEADLINE_MS));
+    children_forget(&strangers);
+    close(fds[1]);
     if (left > 0)
-        fprintf(stderr, "crun: %d processes of the job could not be killed\n",
-            left);
+        say("crun: %d processes of the job could not be killed\n", left);
     if (WIFEXITED(status))
         return WEXITSTATUS(status);
-    fprintf(stderr,
-        "crun: the agent (pid %d) was ended by signal %d (%s); "
-        "its workers have been killed\n",
+    say("crun: the agent (pid %d) was ended by signal %d (%s); its workers "
+        "have been killed\n",
         (int)agent, WTERMSIG(status), signal_name(WTERMSIG(status)));
     return 1;
 }

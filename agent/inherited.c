@@ -8,10 +8,25 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* Where neither close_range nor /proc is there. */
+#define CLOSE_MAX 65536
+
 void inherited_save(struct inherited *in)
 {
+    static const int stop[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    struct sigaction action;
+
     sigprocmask(SIG_SETMASK, NULL, &in->mask);
     getrlimit(RLIMIT_NOFILE, &in->nofile);
+    sigemptyset(&in->stop);
+    for (size_t i = 0; i < sizeof(stop) / sizeof(int); i++)
+        if (sigaction(stop[i], NULL, &action) == 0 &&
+            action.sa_handler != SIG_IGN)
+            sigaddset(&in->stop, stop[i]);
+    in->reset = in->stop;
+    sigaddset(&in->reset, SIGCHLD);
+    sigaddset(&in->reset, SIGPIPE);
+    sigaddset(&in->reset, SIGXFSZ);
 }
 
 static void close_above(int last_kept)
@@ -24,8 +39,11 @@ static void close_above(int last_kept)
         return; /* Linux 5.9 */
 #endif
     dir = opendir("/proc/self/fd");
-    if (dir == NULL)
+    if (dir == NULL) {
+        for (int fd = last_kept + 1; fd < CLOSE_MAX; fd++)
+            close(fd);
         return;
+    }
     while ((entry = readdir(dir)) != NULL) {
         int fd = (int)strtol(entry->d_name, NULL, 10);
 
@@ -36,11 +54,11 @@ static void close_above(int last_kept)
     closedir(dir);
 }
 
-void inherited_take_over(const struct inherited *in)
+void inherited_take_over(const struct inherited *in, int last_kept)
 {
     struct rlimit raised = in->nofile;
 
     raised.rlim_cur = raised.rlim_max;
     setrlimit(RLIMIT_NOFILE, &raised);
-    close_above(STDERR_FILENO);
+    close_above(last_kept);
 }

@@ -13,6 +13,9 @@
 
 #include "rendezvous/base/clock.h"
 
+/* Beside one signal for each worker: a timer, the children. */
+#define ACTIONS_EXTRA 4
+
 #define LC_NAME(name) [name] = #name,
 
 const char *lc_state_name(enum lc_state state)
@@ -39,7 +42,8 @@ int lifecycle_init(
         .grace_ns = grace_ms * CLOCK_NS_PER_MS,
         .state_ns = now_ns};
     lc->workers = calloc((size_t)nworkers, sizeof(*lc->workers));
-    lc->actions = calloc((size_t)nworkers + 2, sizeof(*lc->actions));
+    lc->actions =
+        calloc((size_t)nworkers + ACTIONS_EXTRA, sizeof(*lc->actions));
     if (lc->workers == NULL || lc->actions == NULL) {
         lifecycle_fini(lc);
         return -ENOMEM;
@@ -57,7 +61,7 @@ void lifecycle_fini(struct lifecycle *lc)
 
 static void act(struct lifecycle *lc, struct lc_action action)
 {
-    assert(lc->nactions < (size_t)lc->nworkers + 2);
+    assert(lc->nactions < (size_t)lc->nworkers + ACTIONS_EXTRA);
     lc->actions[lc->nactions++] = action;
 }
 
@@ -66,14 +70,15 @@ static void arm(struct lifecycle *lc, uint64_t deadline_ns)
     act(lc, (struct lc_action){.kind = LC_ACT_ARM, .deadline_ns = deadline_ns});
 }
 
-static void signal_running(struct lifecycle *lc, int sig)
+static void signal_groups(struct lifecycle *lc, int sig)
 {
     for (int i = 0; i < lc->nworkers; i++) {
         struct lc_worker *w = &lc->workers[i];
 
-        if (w->state != LC_WORKER_RUNNING)
+        if (w->state == LC_WORKER_RUNNING)
+            w->sent_signal = sig;
+        else if (!w->has_group)
             continue;
-        w->sent_signal = sig;
         act(lc, (struct lc_action){
                     .kind = LC_ACT_SIGNAL, .worker = i, .signal = sig});
     }
@@ -102,18 +107,18 @@ static void enter_sweeping(struct lifecycle *lc, uint64_t now_ns)
 static void enter_killing(struct lifecycle *lc, uint64_t now_ns)
 {
     enter(lc, LC_KILLING, now_ns);
-    signal_running(lc, SIGKILL);
+    signal_groups(lc, SIGKILL);
     arm(lc, now_ns + LC_KILL_WAIT_MS * CLOCK_NS_PER_MS);
 }
 
 static void enter_stopping(struct lifecycle *lc, int sig, uint64_t now_ns)
 {
-    if (lc->nrunning == 0) {
+    if (lc->nrunning == 0 && lc->ngroups == 0) {
         enter_sweeping(lc, now_ns);
         return;
     }
     enter(lc, LC_STOPPING, now_ns);
-    signal_running(lc, sig);
+    signal_groups(lc, sig);
     arm(lc, now_ns + lc->grace_ns);
 }
 
@@ -136,49 +141,90 @@ static void on_start_failed(struct lifecycle *lc, const struct lc_event *ev)
         enter_stopping(lc, SIGTERM, ev->now_ns);
 }
 
+/* A worker that was told to stop may end in any way, but not by a signal
+ * that it was not sent. */
+static enum lc_outcome outcome_of(const struct lc_worker *w)
+{
+    int sig = WIFSIGNALED(w->wait_status) ? WTERMSIG(w->wait_status) : 0;
+
+    if (w->sent_signal != 0 && (sig == 0 || sig == w->sent_signal))
+        return LC_OUT_STOPPED;
+    return w->wait_status == 0 ? LC_OUT_SUCCESS : LC_OUT_FAILED;
+}
+
+static void note_failure(struct lifecycle *lc, int worker)
+{
+    const struct lc_worker *w = &lc->workers[worker];
+    const struct lc_worker *first;
+
+    if (lc->first_failure >= 0) {
+        first = &lc->workers[lc->first_failure];
+        if (first->outcome != LC_OUT_FAILED ||
+            WIFSIGNALED(first->wait_status) || !WIFSIGNALED(w->wait_status) ||
+            w->ended_ns - first->ended_ns > LC_SETTLE_MS * CLOCK_NS_PER_MS)
+            return;
+    }
+    lc->first_failure = worker;
+}
+
 static void on_exited(struct lifecycle *lc, const struct lc_event *ev)
 {
     struct lc_worker *w = &lc->workers[ev->worker];
-    bool is_success =
-        WIFEXITED(ev->wait_status) && WEXITSTATUS(ev->wait_status) == 0;
 
     if (w->state != LC_WORKER_RUNNING)
         return;
     w->state = LC_WORKER_ENDED;
     w->wait_status = ev->wait_status;
     w->ended_ns = ev->now_ns;
-    w->outcome = w->sent_signal != 0 ? LC_OUT_STOPPED
-                 : is_success        ? LC_OUT_SUCCESS
-                                     : LC_OUT_FAILED;
+    w->outcome = outcome_of(w);
     lc->nrunning--;
-    if (w->outcome == LC_OUT_FAILED && lc->first_failure < 0)
-        lc->first_failure = ev->worker;
+    if (w->outcome == LC_OUT_FAILED)
+        note_failure(lc, ev->worker);
+    if (w->sent_signal != 0) {
+        w->has_group = true;
+        lc->ngroups++;
+    }
+}
 
+static void on_group_gone(struct lifecycle *lc, int worker)
+{
+    if (lc->workers[worker].has_group) {
+        lc->workers[worker].has_group = false;
+        lc->ngroups--;
+    }
+}
+
+/* Draws the conclusions from the exits noted since the last time. */
+static void conclude(struct lifecycle *lc, uint64_t now_ns)
+{
     switch (lc->state) {
     case LC_RUNNING:
-        if (w->outcome == LC_OUT_FAILED)
-            enter_stopping(lc, SIGTERM, ev->now_ns);
-        else if (lc->nrunning == 0)
-            enter_sweeping(lc, ev->now_ns);
+        if (lc->first_failure >= 0)
+            enter_stopping(lc, SIGTERM, now_ns);
+        else if (lc->nstarted == lc->nworkers && lc->nrunning == 0)
+            enter_sweeping(lc, now_ns);
         break;
     case LC_STOPPING:
     case LC_KILLING:
-        if (lc->nrunning == 0)
-            enter_sweeping(lc, ev->now_ns);
+        if (lc->nrunning == 0 && lc->ngroups == 0)
+            enter_sweeping(lc, now_ns);
         break;
     default:
         break;
     }
 }
 
-/* The first request is polite; any further one cuts the grace short. */
+/* The first request is polite, also if the workers are being stopped for a
+ * failure already; a second one cuts the grace short. */
 static void on_stop_signal(struct lifecycle *lc, const struct lc_event *ev)
 {
-    if (lc->stop_signal == 0)
+    bool is_first = lc->stop_signal == 0;
+
+    if (is_first)
         lc->stop_signal = ev->signal;
     if (lc->state == LC_RUNNING)
         enter_stopping(lc, ev->signal, ev->now_ns);
-    else if (lc->state == LC_STOPPING)
+    else if (lc->state == LC_STOPPING && !is_first)
         enter_killing(lc, ev->now_ns);
 }
 
@@ -233,6 +279,7 @@ static void on_timer(struct lifecycle *lc, const struct lc_event *ev)
  */
 static void on_children_left(struct lifecycle *lc, const struct lc_event *ev)
 {
+    conclude(lc, ev->now_ns);
     if (lc->state != LC_SWEEPING)
         return;
     if (lc->was_swept) {
@@ -252,6 +299,15 @@ static void on_children_left(struct lifecycle *lc, const struct lc_event *ev)
     }
 }
 
+static void on_children_gone(struct lifecycle *lc, const struct lc_event *ev)
+{
+    for (int i = 0; i < lc->nworkers; i++)
+        on_group_gone(lc, i);
+    conclude(lc, ev->now_ns);
+    if (lc->state == LC_SWEEPING)
+        enter_done(lc, ev->now_ns);
+}
+
 void lifecycle_step(struct lifecycle *lc, const struct lc_event *ev)
 {
     lc->nactions = 0;
@@ -261,12 +317,16 @@ void lifecycle_step(struct lifecycle *lc, const struct lc_event *ev)
         lc->workers[ev->worker].pid = ev->pid;
         lc->workers[ev->worker].started_ns = ev->now_ns;
         lc->nrunning++;
+        lc->nstarted++;
         break;
     case LC_EV_START_FAILED:
         on_start_failed(lc, ev);
         break;
     case LC_EV_EXITED:
         on_exited(lc, ev);
+        break;
+    case LC_EV_GROUP_GONE:
+        on_group_gone(lc, ev->worker);
         break;
     case LC_EV_STOP_SIGNAL:
         on_stop_signal(lc, ev);
@@ -281,8 +341,7 @@ void lifecycle_step(struct lifecycle *lc, const struct lc_event *ev)
         on_children_left(lc, ev);
         break;
     case LC_EV_CHILDREN_GONE:
-        if (lc->state == LC_SWEEPING)
-            enter_done(lc, ev->now_ns);
+        on_children_gone(lc, ev);
         break;
     case LC_EVENT_COUNT:
         break;
@@ -291,5 +350,5 @@ void lifecycle_step(struct lifecycle *lc, const struct lc_event *ev)
 
 int lifecycle_exit_code(const struct lifecycle *lc)
 {
-    return is_orderly(lc) ? 0 : 1;
+    return is_orderly(lc) && !lc->gave_up ? 0 : 1;
 }

@@ -5,6 +5,8 @@
  *
  *   RUNNING   workers run
  *   STOPPING  a signal went to every worker's process group; the grace runs
+ *             until the groups are empty: a worker may be a shell whose
+ *             program is still saving its state
  *   KILLING   SIGKILL went to them; a bounded wait runs
  *   SWEEPING  all workers are reaped; what they left behind is being ended
  *   DONE      nothing is left, or it was given up and is reported
@@ -34,11 +36,12 @@ enum lc_state {
     X(LC_EV_STARTED) /* worker: pid */                                         \
     X(LC_EV_START_FAILED) /* worker: error is the errno of fork or exec */     \
     X(LC_EV_EXITED) /* worker: wait_status */                                  \
+    X(LC_EV_GROUP_GONE) /* worker: its process group is empty */               \
     X(LC_EV_STOP_SIGNAL) /* signal: asked from outside */                      \
     X(LC_EV_PARENT_LOST) /* whoever started the agent is dead */               \
     X(LC_EV_TIMER) /* the armed deadline is over */                            \
-    X(LC_EV_CHILDREN_LEFT) /* nothing to reap now, but children exist */       \
-    X(LC_EV_CHILDREN_GONE) /* waitpid says that there are none */
+    X(LC_EV_CHILDREN_LEFT) /* all that ended is told, but children exist */    \
+    X(LC_EV_CHILDREN_GONE) /* all is told, and there is no child */
 
 enum lc_event_kind {
     LIFECYCLE_EVENT_MAP(LC_ENUM) LC_EVENT_COUNT
@@ -90,6 +93,7 @@ struct lc_worker {
     int wait_status;
     int start_error;
     int sent_signal; /* strongest signal it was sent, 0 for none */
+    bool has_group; /* ended when told to; its group may still be busy */
     uint64_t started_ns;
     uint64_t ended_ns;
 };
@@ -97,7 +101,9 @@ struct lc_worker {
 struct lifecycle {
     enum lc_state state;
     int nworkers;
+    int nstarted;
     int nrunning;
+    int ngroups; /* workers with has_group */
     struct lc_worker *workers; /* owned, nworkers */
     int first_failure; /* local rank, -1 while there is none */
     int stop_signal; /* 0 unless stopped from outside */
@@ -106,9 +112,17 @@ struct lifecycle {
     bool gave_up; /* something could not be killed */
     uint64_t grace_ns; /* from the polite signal to SIGKILL */
     uint64_t state_ns; /* when the state was entered */
-    struct lc_action *actions; /* owned; capacity nworkers + 2 */
+    struct lc_action *actions; /* owned */
     size_t nactions;
 };
+
+/*
+ * The kernel closes a dying process's descriptors before it tells of its
+ * death. A peer that sees them close may so be told of first, if it gives up
+ * at once. Therefore a death by a signal that becomes known this soon after
+ * a plain exit is taken for the cause.
+ */
+#define LC_SETTLE_MS 50
 
 #define LC_GRACE_DEFAULT_MS 30000
 /* What successful workers left behind gets this long after SIGTERM. */
@@ -120,13 +134,20 @@ int lifecycle_init(
     struct lifecycle *lc, int nworkers, uint64_t grace_ms, uint64_t now_ns);
 void lifecycle_fini(struct lifecycle *lc);
 
+/*
+ * Exits are only noted until CHILDREN_LEFT or CHILDREN_GONE tells that there
+ * are no more for now. So of workers that end together none is taken for
+ * stopped on account of another one's failure, and the first one told is
+ * the first failure: tell them in the order of their deaths.
+ */
+
 /* Takes one event; lc->actions then holds the nactions to carry out, valid
  * until the next call. An event that means nothing in the present state is
  * ignored. */
 void lifecycle_step(struct lifecycle *lc, const struct lc_event *ev);
 
 /* The exit status of crun, once the state is LC_DONE: 0 if every worker
- * succeeded and nobody asked for a stop, else 1. */
+ * succeeded, nobody asked for a stop and nothing is left, else 1. */
 int lifecycle_exit_code(const struct lifecycle *lc);
 
 #endif

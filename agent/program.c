@@ -57,7 +57,7 @@ static int find_python(char **out, const char *why, struct err *e)
     if (chosen != NULL && chosen[0] != '\0') {
         *out = strchr(chosen, '/') != NULL ? strdup(chosen)
                                            : find_on_path(chosen, &denied);
-        if (*out == NULL || access(*out, X_OK) < 0) {
+        if (*out == NULL || !is_regular_file(*out) || access(*out, X_OK) < 0) {
             free(*out);
             *out = NULL;
             return err_set(e, -ENOENT,
@@ -164,16 +164,18 @@ static int not_executable(const char *path, struct err *e)
 }
 
 /* Where the program is; *out is the caller's. */
-static int find_program(const char *name, char **out, struct err *e)
+static int find_program(
+    const char *name, bool is_no_python, char **out, struct err *e)
 {
     bool has_slash = strchr(name, '/') != NULL;
+    bool is_script = !is_no_python && ends_with(name, ".py");
     bool denied = false;
     struct stat st;
 
     *out = NULL;
     if (name[0] == '\0')
         return err_set(e, -ENOENT, "the program's name is empty");
-    if (!has_slash && !ends_with(name, ".py"))
+    if (!has_slash && !is_script)
         *out = find_on_path(name, &denied);
     if (*out != NULL)
         return 0;
@@ -184,9 +186,9 @@ static int find_program(const char *name, char **out, struct err *e)
             return not_executable(name, e);
         if (rc == -ENOENT)
             return err_set(e, rc, "%s: no such program%s (exit code %d)", name,
-                has_slash                ? ""
-                : ends_with(name, ".py") ? " in this folder"
-                                         : " on PATH or in this folder",
+                has_slash   ? ""
+                : is_script ? " in this folder"
+                            : " on PATH or in this folder",
                 PROGRAM_EXIT_NOT_FOUND);
         return err_set(e, rc, "%s: %s (exit code %d)", name, strerror(-rc),
             rc == -ENOTDIR ? PROGRAM_EXIT_NOT_FOUND
@@ -201,27 +203,55 @@ static int find_program(const char *name, char **out, struct err *e)
     return *out == NULL ? err_set(e, -ENOMEM, "out of memory") : 0;
 }
 
+/*
+ * The interpreter that an executable's first line names must be there, or
+ * exec says only that "no such file" exists. A line that a DOS editor ended
+ * names one with a carriage return.
+ */
+static int check_interpreter(const char *path, char *line, struct err *e)
+{
+    char *name = line + 2 + strspn(line + 2, " \t");
+    char *end = name + strcspn(name, " \t");
+    bool has_return = end > name && end[-1] == '\r';
+
+    *end = '\0';
+    if (access(name, F_OK) == 0)
+        return 0;
+    if (has_return)
+        end[-1] = '\0';
+    return err_set(e, -ENOENT,
+        "%s: its interpreter %s%s does not exist (exit code %d)%s", path, name,
+        has_return ? "\\r" : "", PROGRAM_EXIT_NOT_FOUND,
+        has_return ? "; the file has DOS line ends" : "");
+}
+
 /* How to run the file at path, which becomes p's or is freed. */
 static int use_file(struct program *p, char **args, char *path,
     bool is_no_python, struct err *e)
 {
     bool is_executable = access(path, X_OK) == 0;
     bool is_python = !is_no_python && ends_with(path, ".py");
+    int kind = PROGRAM_ELF;
     char line[PATH_MAX];
-    int kind;
     int rc = 0;
 
-    if (!is_no_python && !is_python) {
+    if (!is_python && (is_executable || !is_no_python)) {
         kind = rc = look_into(path, line, sizeof(line), e);
         if (rc < 0)
             goto out;
+    }
+    if (!is_no_python && !is_python)
         is_python = kind == PROGRAM_OTHER ||
                     (kind == PROGRAM_SCRIPT && !is_executable &&
                         strstr(line, "python") != NULL);
-    }
-    if (!is_python && is_executable)
+    if (is_python)
+        rc = use_python(p, args, false, e);
+    else if (!is_executable)
+        rc = not_executable(path, e);
+    else if (kind == PROGRAM_SCRIPT)
+        rc = check_interpreter(path, line, e);
+    if (rc >= 0 && !is_python)
         return use_directly(p, args, path, e);
-    rc = is_python ? use_python(p, args, false, e) : not_executable(path, e);
 out:
     free(path);
     return rc;
@@ -241,7 +271,7 @@ int program_resolve(struct program *p, char **args, bool is_module,
     if (is_module) {
         rc = use_python(p, args, true, e);
     } else {
-        rc = find_program(args[0], &path, e);
+        rc = find_program(args[0], is_no_python, &path, e);
         if (rc == 0)
             rc = use_file(p, args, path, is_no_python, e);
     }

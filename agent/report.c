@@ -13,18 +13,39 @@
 #include "agent/signal_names.h"
 #include "rendezvous/base/clock.h"
 
-#define REPORT_LINE_MAX 1024
 #define REPORT_TEXT_MAX 256
+
+/* exec says what is wrong with the file; fork and the pipes before it, what
+ * this machine is short of. */
+static void describe_start_error(int error, char *out, size_t size)
+{
+    switch (error) {
+    case EMFILE:
+    case ENFILE:
+        snprintf(out, size, "could not be started: %s (see ulimit -Hn)",
+            strerror(error));
+        return;
+    case EAGAIN:
+        snprintf(out, size, "could not be started: %s (see ulimit -u)",
+            strerror(error));
+        return;
+    case ENOMEM:
+        snprintf(out, size, "could not be started: %s", strerror(error));
+        return;
+    default:
+        snprintf(out, size, "could not be started: %s, exit code %d",
+            strerror(error),
+            error == ENOENT ? PROGRAM_EXIT_NOT_FOUND
+                            : PROGRAM_EXIT_NOT_EXECUTABLE);
+    }
+}
 
 void report_outcome(const struct lc_worker *w, char *out, size_t size)
 {
     int status = w->wait_status;
 
     if (w->outcome == LC_OUT_NOT_BEGUN)
-        snprintf(out, size, "could not be started: %s, exit code %d",
-            strerror(w->start_error),
-            w->start_error == ENOENT ? PROGRAM_EXIT_NOT_FOUND
-                                     : PROGRAM_EXIT_NOT_EXECUTABLE);
+        describe_start_error(w->start_error, out, size);
     else if (w->state == LC_WORKER_RUNNING)
         snprintf(out, size, "could not be killed (pid %d)", (int)w->pid);
     else if (w->state == LC_WORKER_NEW)
@@ -40,16 +61,19 @@ void report_outcome(const struct lc_worker *w, char *out, size_t size)
 __attribute__((format(printf, 2, 3))) static int add(
     struct buf *out, const char *fmt, ...)
 {
-    char line[REPORT_LINE_MAX];
+    char *text;
     va_list ap;
+    int rc;
     int n;
 
     va_start(ap, fmt);
-    n = vsnprintf(line, sizeof(line), fmt, ap);
+    n = vasprintf(&text, fmt, ap);
     va_end(ap);
-    if (n >= (int)sizeof(line))
-        n = (int)sizeof(line) - 1;
-    return buf_append(out, line, (size_t)n);
+    if (n < 0)
+        return -ENOMEM;
+    rc = buf_append(out, text, (size_t)n);
+    free(text);
+    return rc;
 }
 
 struct rank_line {
@@ -69,31 +93,39 @@ static void describe(const struct lc_worker *w, struct rank_line *line)
         snprintf(line->text, sizeof(line->text), "%s", how);
 }
 
+static bool is_alike(const struct rank_line *lines, int i, int k)
+{
+    return !lines[k].is_told && strcmp(lines[k].text, lines[i].text) == 0;
+}
+
 /* "rank 3: ..." or "ranks 0,2-5: ..." for every rank whose text equals that
  * of the rank at index i; marks them as told. */
 static int add_alike(
     struct rank_line *lines, int n, int i, int rank_base, struct buf *out)
 {
-    int start = -1; /* of the run of neighbours being collected */
-    int ntold = 0;
+    const char *separator = "";
+    int nalike = 0;
     int rc;
 
-    rc = add(out, "crun:   rank ");
-    for (int k = i; k <= n && rc == 0; k++) {
-        bool is_alike = k < n && !lines[k].is_told &&
-                        (k == i || strcmp(lines[k].text, lines[i].text) == 0);
+    for (int k = i; k < n; k++)
+        nalike += is_alike(lines, i, k);
+    rc = add(out, "crun:   %s ", nalike == 1 ? "rank" : "ranks");
+    for (int k = i; k < n && rc == 0; k++) {
+        int end = k;
 
-        if (is_alike && start < 0) {
-            start = k;
-        } else if (!is_alike && start >= 0) {
-            rc = add(out, ntold++ > 0 ? ",%d" : "%d", rank_base + start);
-            if (rc == 0 && k - start > 1)
-                rc = add(out, "-%d", rank_base + k - 1);
-            start = -1;
-        }
-        if (is_alike)
-            lines[k].is_told = true;
+        if (!is_alike(lines, i, k))
+            continue;
+        while (end + 1 < n && is_alike(lines, i, end + 1))
+            end++;
+        rc = end == k ? add(out, "%s%d", separator, rank_base + k)
+                      : add(out, "%s%d-%d", separator, rank_base + k,
+                            rank_base + end);
+        separator = ",";
+        k = end;
     }
+    for (int k = i; k < n; k++)
+        if (is_alike(lines, i, k))
+            lines[k].is_told = true;
     return rc == 0 ? add(out, ": %s\n", lines[i].text) : rc;
 }
 
@@ -143,10 +175,7 @@ int report_write(const struct lifecycle *lc, const char *title,
         if (!lines[i].is_told)
             rc = add_alike(lines, lc->nworkers, i, rank_base, out);
     if (rc == 0 && lc->gave_up)
-        rc = add(out,
-            "crun: processes that SIGKILL did not end within %d s "
-            "are left (stuck in the kernel?)\n",
-            LC_KILL_WAIT_MS / 1000);
+        rc = add(out, "crun: processes are left that could not be ended\n");
     free(lines);
     return rc;
 }

@@ -24,16 +24,9 @@
 #define CLONE_FLAGS (CLONE_VM | CLONE_VFORK | SIGCHLD)
 #endif
 
-/* The agent handles or ignores these; a worker starts with the default. A
- * signal that was ignored when crun started is not in the agent's hands and
- * stays ignored (nohup). */
-static const int handled_signals[] = {
-    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGPIPE};
-
 struct spawn_child {
     const struct spawn *spawn;
     pid_t parent;
-    sigset_t reset; /* signals that get their default action */
     int error; /* errno of the step that failed */
 };
 
@@ -55,7 +48,7 @@ spawn_child(void *arg)
     /* The parent's handlers must not run in its memory from here. All
      * signals are blocked until they are reset. */
     for (int sig = 1; sig < SIGRTMIN; sig++)
-        if (sigismember(&c->reset, sig) == 1 &&
+        if (sigismember(&s->reset, sig) == 1 &&
             syscall(SYS_rt_sigaction, sig, default_action, NULL, _NSIG / 8) < 0)
             goto fail;
     if (setsid() < 0 || syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL) < 0)
@@ -78,17 +71,6 @@ fail:
     _exit(127);
 }
 
-static void find_signals_to_reset(sigset_t *reset)
-{
-    struct sigaction action;
-
-    sigemptyset(reset);
-    for (size_t i = 0; i < sizeof(handled_signals) / sizeof(int); i++)
-        if (sigaction(handled_signals[i], NULL, &action) == 0 &&
-            (action.sa_handler != SIG_IGN || handled_signals[i] == SIGPIPE))
-            sigaddset(reset, handled_signals[i]);
-}
-
 pid_t spawn_worker(const struct spawn *s)
 {
     struct spawn_child *c;
@@ -105,7 +87,6 @@ pid_t spawn_worker(const struct spawn *s)
         return -errno;
     c->spawn = s;
     c->parent = getpid();
-    find_signals_to_reset(&c->reset);
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &saved);
     pid = clone(spawn_child, (char *)c + SPAWN_STACK_SIZE, CLONE_FLAGS, c);

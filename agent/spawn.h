@@ -17,6 +17,7 @@ struct spawn {
     int out_fd; /* becomes descriptor 1; -1 inherits ours */
     int err_fd; /* becomes descriptor 2; -1 inherits ours */
     sigset_t mask; /* signal mask of the worker */
+    sigset_t reset; /* signals that get their default action */
     struct rlimit nofile;
 };
 

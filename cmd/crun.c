@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -43,9 +44,9 @@ static int open_standard_descriptors(void)
     return 0;
 }
 
-static int run(void *job, pid_t front)
+static int run(void *job)
 {
-    return agent_run(job, front);
+    return agent_run(job);
 }
 
 int main(int argc, char **argv)
@@ -56,6 +57,9 @@ int main(int argc, char **argv)
     int code;
 
     inherited_save(&job.inherited);
+    /* A broken stderr or a full disk is an error, not our death. */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     log_init();
     if (options_parse(&o, argc, argv, &e) < 0)
         return usage_error(&e);
@@ -86,7 +90,7 @@ int main(int argc, char **argv)
         o.master_port == OPTIONS_PORT_UNSET ? 0 : (int)o.master_port;
     job.run_id = o.master_port == OPTIONS_PORT_UNSET ? NULL : "none";
 
-    code = front_run(run, &job);
+    code = front_run(&job.inherited, run, &job);
     program_fini(&job.program);
     return code;
 }

@@ -1,4 +1,4 @@
-/* See log.h. The only global of the program is the level. */
+/* See log.h. The level and the writer are the program's only globals. */
 #include "rendezvous/base/log.h"
 
 #include <errno.h>
@@ -12,6 +12,15 @@
 #define LOG_LINE_MAX 1024
 
 static enum log_level log_level_now = LOG_WARN;
+static void (*log_writer)(const char *line, size_t len, void *arg);
+static void *log_writer_arg;
+
+void log_set_writer(
+    void (*writer)(const char *line, size_t len, void *arg), void *arg)
+{
+    log_writer = writer;
+    log_writer_arg = arg;
+}
 
 void log_init(void)
 {
@@ -61,7 +70,9 @@ void log_write(
     if (len > sizeof(line) - 1)
         len = sizeof(line) - 1; /* truncated: keep room for the newline */
     line[len++] = '\n';
-    if (write(STDERR_FILENO, line, len) < 0) {
+    if (log_writer != NULL) {
+        log_writer(line, len, log_writer_arg);
+    } else if (write(STDERR_FILENO, line, len) < 0) {
         /* Nowhere is left to complain to. */
     }
     errno = saved_errno;

@@ -10,10 +10,20 @@
 #ifndef CRUN_BASE_LOG_H
 #define CRUN_BASE_LOG_H
 
+#include <stddef.h>
+
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_TRACE };
 
 /* Reads LOGLEVEL; without this call the level is LOG_WARN. */
 void log_init(void);
+
+/*
+ * Hands every finished line (its newline included) to writer instead of
+ * writing it to stderr; NULL undoes that. For a process that must not block
+ * in a write.
+ */
+void log_set_writer(
+    void (*writer)(const char *line, size_t len, void *arg), void *arg);
 
 int log_enabled(enum log_level level);
 

@@ -102,7 +102,7 @@ like "$err" 'rank 3 .*exit code 255' "EXIT-01 is named"
 run "$CRUN" --nproc_per_node=4 sh -c '[ $RANK = 2 ] && kill -9 $$; sleep 20'
 is "$status" 1 "EXIT-01 killed by signal 9"
 like "$err" 'rank 2 .*failed first: signal 9 \(SIGKILL\)' "EXIT-01 is named"
-like "$err" 'rank 0-1,3: stopped by crun with SIGTERM' "the others are told apart"
+like "$err" 'ranks 0-1,3: stopped by crun with SIGTERM' "the others are told apart"
 run "$CRUN" --nproc_per_node=2 sh -c '[ $RANK = 0 ] && kill -ABRT $$; sleep 20'
 is "$status" 1 "EXIT-01 killed by signal 6"
 like "$err" 'rank 0 .*signal 6 \(SIGABRT\)' "EXIT-01 is named"

@@ -1,10 +1,13 @@
 #!/bin/bash
 # What signals to crun do.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 22
+plan 32
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
+
+# Stop signals that follow each other within half a second count as one.
+merge=0.6
 
 # start ARGS...: crun in the background with default signal actions (a
 # background job of a script starts with SIGINT and SIGQUIT ignored), until
@@ -48,10 +51,12 @@ done
 start sh -c 'trap "" INT; touch ready.$RANK; while :; do sleep 0.05; done'
 kill -INT "$job"
 wait_for 10 grep -q 'received SIGINT' err
+kill -INT "$job" # at once: the same request
+sleep $merge
 kill -INT "$job"
 end
 is "$code" 1 "SIG-02 a second SIGINT kills"
-like "$(cat err)" 'rank 0-1: stopped by crun with SIGKILL' "SIG-02 and says so"
+like "$(cat err)" 'ranks 0-1: stopped by crun with SIGKILL' "SIG-02 and says so"
 
 # An ignored SIGHUP stays ignored, in crun and in the workers.
 rm -f ready.*
@@ -77,8 +82,12 @@ ok $? "a failure is told before the grace is over"
 kill -0 "$job"
 ok $? "crun still gives the others their grace"
 kill -TERM "$job"
+sleep $merge
+kill -0 "$job"
+ok $? "one stop signal leaves them that grace"
+kill -TERM "$job"
 end
-is "$code" 1 "a stop signal cuts that grace short"
+is "$code" 1 "a second one cuts it short"
 like "$(cat err)" 'rank 1 .*failed first: exit code 5' "the failure is reported"
 
 # An agent that does not react: stopped, as a stand-in for one that hangs.
@@ -87,9 +96,85 @@ agent=$(cut -d' ' -f1 "/proc/$job/task/$job/children")
 kill -STOP "$agent"
 for _ in 1 2 3; do
     kill -INT "$job"
-    wait_for 10 eval '! grep -q "^SigPnd:.*[1-9a-f]\|^ShdPnd:.*[1-9a-f]" \
-        /proc/$job/status 2>/dev/null' # taken, so that the next one counts
+    sleep $merge
 done
 end
 is "$code" 1 "a third signal kills an agent that hangs"
 like "$(cat err)" "agent .* was ended by signal 9" "and says so"
+
+# Signalled as a whole, front, agent and workers: one request all the same.
+start sh -c 'trap "sleep 1; echo saved >>got.\$RANK; exit 0" TERM
+    touch ready.$RANK; while :; do sleep 0.05; done'
+agent=$(cut -d' ' -f1 "/proc/$job/task/$job/children")
+# shellcheck disable=SC2046 # words
+kill -TERM "$job" "$agent" $(cat "/proc/$agent/task/$agent/children")
+end
+is "$(cat got.0 got.1 2>&1)" "saved
+saved" "a signal to every process is one request"
+
+# What a wrapper script runs has the grace, though the script ends at once.
+start sh -c 'sh -c "trap \"sleep 1; echo saved >got.\$RANK; exit 0\" TERM
+    touch ready.\$RANK; while :; do sleep 0.05; done"; true'
+kill -TERM "$job"
+end
+is "$(cat got.0 got.1 2>&1)" "saved
+saved" "the program of a wrapper script has the grace"
+
+# A front that is killed while SIGTERM is ignored.
+rm -f ready.*
+(trap '' TERM; exec "$CRUN" --nproc_per_node=2 sh -c \
+    'echo $$ >pid.$RANK; touch ready.$RANK; exec sleep 1000') 2>err &
+job=$!
+wait_for 20 test -e ready.0 -a -e ready.1
+{ kill -9 $job; wait $job; } 2>/dev/null
+gone() { ! kill -0 "$(cat pid.0)" 2>/dev/null && ! kill -0 "$(cat pid.1)" 2>/dev/null; }
+wait_for 5 gone
+ok $? "ELA-12 front killed while SIGTERM is ignored: the workers end"
+
+# What was started before crun took a process over is not crun's.
+sh -c 'sleep 1000 & echo $! >stranger; exec "$@"' sh "$CRUN" true
+is "$?" 0 "a job beside a stranger"
+kill -0 "$(cat stranger)"
+ok $? "a child of the process that became crun is left alone"
+kill -9 "$(cat stranger)"
+
+# The rank that dies first is named, also if another follows at once.
+cat >chain.sh <<'S'
+[ $RANK = 1 ] && { exec 3>fifo; touch ready.1; until [ -e go ]; do :; done; kill -9 $$; }
+exec 3<fifo; touch ready.0; read -r _ <&3; exit 1
+S
+wrong=0
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+    rm -f fifo go ready.*
+    mkfifo fifo
+    "$CRUN" --nproc_per_node=2 sh chain.sh 2>err &
+    job=$!
+    wait_for 20 test -e ready.0 -a -e ready.1
+    touch go
+    wait $job
+    grep -q 'rank 1 .*failed first: signal 9' err || ((++wrong))
+done
+is "$wrong" 0 "EXIT-03 the first to die is named, not its victim"
+
+# A rank that fails while others are still being started.
+run "$CRUN" --nproc_per_node=64 sh -c \
+    'case $RANK in 9) exit 7;; 3) sleep 1; exit 1;; *) exec sleep 100;; esac'
+like "$err" 'rank 9 .*failed first: exit code 7' "a failure during the start is the first"
+
+# Nobody reads stderr: crun neither blocks nor lingers.
+mkfifo full
+exec 5<>full
+dd if=/dev/zero of=full bs=64k count=1 oflag=nonblock 2>/dev/null
+rm -f ready.*
+(exec 5>&-; exec "$CRUN" --nproc_per_node=2 sh -c \
+    'echo $$ >pid.$RANK; touch ready.$RANK; exec sleep 1000' 2>full) &
+job=$!
+wait_for 20 test -e ready.0 -a -e ready.1
+kill -TERM $job
+wait_for 5 gone
+ok $? "a full stderr does not keep workers from being stopped"
+sleep $merge
+kill -TERM $job
+{ wait $job; code=$?; } 2>/dev/null
+is "$code" 1 "nor crun from ending"
+exec 5>&-

@@ -48,6 +48,12 @@ static void exited(int worker, int wait_status)
         .kind = LC_EV_EXITED, .worker = worker, .wait_status = wait_status});
 }
 
+/* What the caller says after it has told of every exit there is. */
+static void told(void)
+{
+    post((struct lc_event){.kind = LC_EV_CHILDREN_LEFT});
+}
+
 static int count_signals(int sig)
 {
     int n = 0;
@@ -66,6 +72,15 @@ static int count_kind(enum lc_action_kind kind)
     return n;
 }
 
+/* The signal to all children, 0 if there is none. */
+static int swept_with(void)
+{
+    for (size_t i = 0; i < lc.nactions; i++)
+        if (lc.actions[i].kind == LC_ACT_CHILDREN)
+            return lc.actions[i].signal;
+    return 0;
+}
+
 static uint64_t armed(void)
 {
     for (size_t i = 0; i < lc.nactions; i++)
@@ -78,12 +93,12 @@ START_TEST(all_succeed_and_nothing_is_signalled)
 {
     for (int i = 0; i < NWORKERS; i++) {
         exited(i, 0);
-        ck_assert_int_eq(count_kind(LC_ACT_SIGNAL), 0);
-        ck_assert_int_eq(count_kind(LC_ACT_CHILDREN), 0);
+        ck_assert_int_eq(lc.state, LC_RUNNING);
+        ck_assert_uint_eq(lc.nactions, 0);
     }
-    ck_assert_int_eq(lc.state, LC_SWEEPING);
     post((struct lc_event){.kind = LC_EV_CHILDREN_GONE});
     ck_assert_int_eq(lc.state, LC_DONE);
+    ck_assert_int_eq(count_kind(LC_ACT_SIGNAL), 0);
     ck_assert_int_eq(count_kind(LC_ACT_CHILDREN), 0);
     ck_assert_int_eq(lifecycle_exit_code(&lc), 0);
 }
@@ -92,14 +107,32 @@ END_TEST
 START_TEST(early_success_lets_the_others_run)
 {
     exited(1, 0);
+    told();
     ck_assert_int_eq(lc.state, LC_RUNNING);
     ck_assert_int_eq(lc.nrunning, 2);
+}
+END_TEST
+
+START_TEST(success_of_all_started_waits_for_those_to_be_started)
+{
+    struct lifecycle other;
+    struct lc_event started = {.kind = LC_EV_STARTED, .pid = 7};
+    struct lc_event ended = {.kind = LC_EV_EXITED};
+    struct lc_event gone = {.kind = LC_EV_CHILDREN_GONE};
+
+    ck_assert_int_eq(lifecycle_init(&other, 2, GRACE_MS, 0), 0);
+    lifecycle_step(&other, &started);
+    lifecycle_step(&other, &ended);
+    lifecycle_step(&other, &gone);
+    ck_assert_int_eq(other.state, LC_RUNNING);
+    lifecycle_fini(&other);
 }
 END_TEST
 
 START_TEST(first_failure_stops_the_others_after_which_they_are_no_failures)
 {
     exited(1, EXIT_STATUS(7));
+    told();
     ck_assert_int_eq(lc.state, LC_STOPPING);
     ck_assert_int_eq(count_signals(SIGTERM), 2);
     ck_assert_uint_eq(armed(), now + GRACE_MS * MS);
@@ -110,13 +143,72 @@ START_TEST(first_failure_stops_the_others_after_which_they_are_no_failures)
     ck_assert_int_eq(lc.workers[1].outcome, LC_OUT_FAILED);
     ck_assert_int_eq(lc.workers[2].outcome, LC_OUT_STOPPED);
     post((struct lc_event){.kind = LC_EV_CHILDREN_GONE});
+    ck_assert_int_eq(lc.state, LC_DONE);
     ck_assert_int_eq(lifecycle_exit_code(&lc), 1);
+}
+END_TEST
+
+START_TEST(workers_that_fail_together_were_not_stopped)
+{
+    exited(2, EXIT_STATUS(3));
+    exited(0, EXIT_STATUS(4));
+    told();
+    ck_assert_int_eq(lc.first_failure, 2); /* told first */
+    ck_assert_int_eq(lc.workers[0].outcome, LC_OUT_FAILED);
+    ck_assert_int_eq(count_signals(SIGTERM), 1);
+}
+END_TEST
+
+START_TEST(death_by_a_signal_that_was_not_sent_is_a_failure)
+{
+    exited(0, EXIT_STATUS(1));
+    told();
+    now += LC_SETTLE_MS * MS + 1;
+    exited(1, SIGKILL);
+    exited(2, SIGTERM);
+    ck_assert_int_eq(lc.workers[1].outcome, LC_OUT_FAILED);
+    ck_assert_int_eq(lc.workers[2].outcome, LC_OUT_STOPPED);
+    ck_assert_int_eq(lc.first_failure, 0);
+}
+END_TEST
+
+START_TEST(EXIT_03_death_by_a_signal_caused_the_exit_just_before)
+{
+    exited(0, EXIT_STATUS(1));
+    told();
+    now += LC_SETTLE_MS * MS;
+    exited(1, SIGSEGV);
+    ck_assert_int_eq(lc.first_failure, 1);
+    exited(2, SIGKILL);
+    ck_assert_int_eq(lc.first_failure, 1);
+}
+END_TEST
+
+START_TEST(groups_of_stopped_workers_keep_the_grace)
+{
+    post((struct lc_event){.kind = LC_EV_STOP_SIGNAL, .signal = SIGTERM});
+    for (int i = 0; i < NWORKERS; i++)
+        exited(i, SIGTERM);
+    post((struct lc_event){.kind = LC_EV_GROUP_GONE, .worker = 0});
+    told();
+    ck_assert_int_eq(lc.state, LC_STOPPING);
+    ck_assert_uint_eq(lc.nactions, 0);
+    post((struct lc_event){.kind = LC_EV_GROUP_GONE, .worker = 2});
+    now += GRACE_MS * MS;
+    post((struct lc_event){.kind = LC_EV_TIMER});
+    ck_assert_int_eq(lc.state, LC_KILLING);
+    ck_assert_int_eq(count_signals(SIGKILL), 1);
+    ck_assert_int_eq(lc.actions[0].worker, 1);
+    post((struct lc_event){.kind = LC_EV_GROUP_GONE, .worker = 1});
+    told();
+    ck_assert_int_eq(lc.state, LC_SWEEPING);
 }
 END_TEST
 
 START_TEST(death_by_signal_is_a_failure)
 {
     exited(2, SIGKILL);
+    told();
     ck_assert_int_eq(lc.first_failure, 2);
     ck_assert_int_eq(lc.state, LC_STOPPING);
 }
@@ -125,14 +217,17 @@ END_TEST
 START_TEST(grace_ends_in_sigkill)
 {
     exited(0, EXIT_STATUS(1));
+    told();
     now += GRACE_MS * MS;
     post((struct lc_event){.kind = LC_EV_TIMER});
     ck_assert_int_eq(lc.state, LC_KILLING);
     ck_assert_int_eq(count_signals(SIGKILL), 2);
     exited(1, SIGKILL);
+    told();
     ck_assert_int_eq(lc.state, LC_KILLING);
     exited(2, SIGKILL);
-    ck_assert_int_eq(lc.state, LC_SWEEPING);
+    post((struct lc_event){.kind = LC_EV_CHILDREN_GONE});
+    ck_assert_int_eq(lc.state, LC_DONE);
     ck_assert(!lc.gave_up);
 }
 END_TEST
@@ -156,6 +251,17 @@ START_TEST(second_stop_signal_cuts_the_grace_short)
     post((struct lc_event){.kind = LC_EV_STOP_SIGNAL, .signal = SIGINT});
     ck_assert_int_eq(lc.state, LC_KILLING);
     ck_assert_int_eq(count_signals(SIGKILL), NWORKERS);
+}
+END_TEST
+
+START_TEST(stop_signal_after_a_failure_is_the_first_request)
+{
+    exited(0, EXIT_STATUS(1));
+    told();
+    post((struct lc_event){.kind = LC_EV_STOP_SIGNAL, .signal = SIGINT});
+    ck_assert_int_eq(lc.state, LC_STOPPING);
+    post((struct lc_event){.kind = LC_EV_STOP_SIGNAL, .signal = SIGINT});
+    ck_assert_int_eq(lc.state, LC_KILLING);
 }
 END_TEST
 
@@ -192,15 +298,15 @@ START_TEST(strays_of_successful_workers_get_term_then_kill)
         exited(i, 0);
     post((struct lc_event){.kind = LC_EV_CHILDREN_LEFT});
     ck_assert_int_eq(count_kind(LC_ACT_CHILDREN), 1);
-    ck_assert_int_eq(lc.actions[0].signal, SIGTERM);
+    ck_assert_int_eq(swept_with(), SIGTERM);
     ck_assert_uint_eq(armed(), now + LC_STRAY_GRACE_MS * MS);
     post((struct lc_event){.kind = LC_EV_CHILDREN_LEFT});
     ck_assert_int_eq(count_kind(LC_ACT_CHILDREN), 0); /* once is enough */
     now += LC_STRAY_GRACE_MS * MS;
     post((struct lc_event){.kind = LC_EV_TIMER});
-    ck_assert_int_eq(lc.actions[0].signal, SIGKILL);
+    ck_assert_int_eq(swept_with(), SIGKILL);
     post((struct lc_event){.kind = LC_EV_CHILDREN_LEFT});
-    ck_assert_int_eq(lc.actions[0].signal, SIGKILL); /* next generation */
+    ck_assert_int_eq(swept_with(), SIGKILL); /* next generation */
     post((struct lc_event){.kind = LC_EV_CHILDREN_GONE});
     ck_assert_int_eq(lc.state, LC_DONE);
     ck_assert_int_eq(lifecycle_exit_code(&lc), 0);
@@ -212,15 +318,16 @@ START_TEST(strays_of_a_failed_job_are_killed_at_once)
     exited(0, EXIT_STATUS(1));
     exited(1, 0);
     exited(2, 0);
-    post((struct lc_event){.kind = LC_EV_CHILDREN_LEFT});
+    told();
     ck_assert_int_eq(count_kind(LC_ACT_CHILDREN), 1);
-    ck_assert_int_eq(lc.actions[0].signal, SIGKILL);
+    ck_assert_int_eq(swept_with(), SIGKILL);
 }
 END_TEST
 
 START_TEST(unkillable_worker_is_given_up_and_said_so)
 {
     exited(0, EXIT_STATUS(1));
+    told();
     for (int i = 0; i < 4 && lc.state != LC_DONE; i++) {
         now += 40000 * MS;
         post((struct lc_event){.kind = LC_EV_TIMER});
@@ -229,6 +336,7 @@ START_TEST(unkillable_worker_is_given_up_and_said_so)
     ck_assert_int_eq(lc.state, LC_DONE);
     ck_assert(lc.gave_up);
     ck_assert_int_eq(lc.workers[1].state, LC_WORKER_RUNNING);
+    ck_assert_int_eq(lifecycle_exit_code(&lc), 1);
 }
 END_TEST
 
@@ -270,8 +378,8 @@ START_TEST(any_sequence_of_events_ends)
             const struct lc_action *a = &lc.actions[i];
 
             if (a->kind == LC_ACT_SIGNAL)
-                ck_assert_int_eq(
-                    lc.workers[a->worker].state, LC_WORKER_RUNNING);
+                ck_assert(lc.workers[a->worker].state == LC_WORKER_RUNNING ||
+                          lc.workers[a->worker].has_group);
             if (a->kind == LC_ACT_ARM)
                 deadline = a->deadline_ns;
             if (a->kind == LC_ACT_DISARM)
@@ -305,6 +413,12 @@ int main(void)
     tcase_add_test(t, early_success_lets_the_others_run);
     tcase_add_test(
         t, first_failure_stops_the_others_after_which_they_are_no_failures);
+    tcase_add_test(t, success_of_all_started_waits_for_those_to_be_started);
+    tcase_add_test(t, workers_that_fail_together_were_not_stopped);
+    tcase_add_test(t, death_by_a_signal_that_was_not_sent_is_a_failure);
+    tcase_add_test(t, EXIT_03_death_by_a_signal_caused_the_exit_just_before);
+    tcase_add_test(t, groups_of_stopped_workers_keep_the_grace);
+    tcase_add_test(t, stop_signal_after_a_failure_is_the_first_request);
     tcase_add_test(t, death_by_signal_is_a_failure);
     tcase_add_test(t, grace_ends_in_sigkill);
     tcase_add_test(t, stop_signal_is_passed_on_as_it_is);

@@ -131,6 +131,9 @@ START_TEST(python_exec_overrides_the_path)
     program_fini(&p);
     ck_assert_int_lt(resolve("m", true, false), 0);
     ck_assert_ptr_nonnull(strstr(e.msg, "PYTHON_EXEC='./absent'"));
+    setenv("PYTHON_EXEC", ".", 1);
+    ck_assert_int_lt(resolve("m", true, false), 0);
+    ck_assert_ptr_nonnull(strstr(e.msg, "PYTHON_EXEC='.'"));
 }
 END_TEST
 
@@ -147,6 +150,10 @@ START_TEST(no_python_runs_anything_executable_directly)
     make("t.py", "print()\n", 0755);
     ck_assert_int_eq(resolve("./t.py", false, true), 0);
     runs("./t.py", "./t.py", "a b");
+    program_fini(&p);
+    make("bin/tool.py", "\177ELF", 0755);
+    ck_assert_int_eq(resolve("tool.py", false, true), 0);
+    runs("./bin/tool.py", "tool.py", "a b");
     program_fini(&p);
     ck_assert_int_lt(resolve("./t.py", true, true), 0);
 }
@@ -167,12 +174,16 @@ static const struct {
     {"plain", true, "exit code 126"},
     {"sh-script", false, "exit code 126"},
     {"plain/below", false, "exit code 127"},
+    {"./lost", false, "interpreter /no/such does not exist (exit code 127)"},
+    {"./dos", false, "DOS line ends"},
 };
 
 START_TEST(what_cannot_run_is_told_apart)
 {
     make("plain", "text\n", 0644);
     make("sh-script", "#!/bin/sh\n", 0644);
+    make("lost", "#! /no/such -x\n", 0755);
+    make("dos", "#!/bin/sh\r\nexit 0\r\n", 0755);
     ck_assert_int_lt(resolve(bad[_i].name, false, bad[_i].is_no_python), 0);
     ck_assert_ptr_null(p.path);
     ck_assert_msg(strstr(e.msg, bad[_i].named) != NULL, "'%s' in '%s'",

@@ -62,7 +62,7 @@ START_TEST(first_failure_comes_first_and_equal_ends_share_a_line)
     set(7, LC_OUT_STOPPED, SIGTERM, SIGTERM);
     says("crun: train FAILED: rank 2 (local rank 2, pid 102, host h) failed "
          "first: exit code 7 after 0.500 s\n"
-         "crun:   rank 0,3-5,7: stopped by crun with SIGTERM: signal 15 "
+         "crun:   ranks 0,3-5,7: stopped by crun with SIGTERM: signal 15 "
          "(SIGTERM)\n"
          "crun:   rank 1: exit code 0\n"
          "crun:   rank 6: stopped by crun with SIGKILL: signal 9 (SIGKILL)\n");
@@ -75,7 +75,7 @@ START_TEST(stop_from_outside_is_no_failure_of_a_rank)
     for (int i = 0; i < NWORKERS; i++)
         set(i, LC_OUT_STOPPED, SIGINT, SIGINT);
     says("crun: train was stopped by SIGINT sent to crun\n"
-         "crun:   rank 0-7: stopped by crun with SIGINT: signal 2 "
+         "crun:   ranks 0-7: stopped by crun with SIGINT: signal 2 "
          "(SIGINT)\n");
 }
 END_TEST
@@ -90,7 +90,34 @@ START_TEST(failed_exec_names_the_reason)
     lc.workers[0].start_error = ENOENT;
     says("crun: train FAILED: rank 0 (local rank 0, host h) could not be "
          "started: No such file or directory, exit code 127\n"
-         "crun:   rank 1-7: not started\n");
+         "crun:   ranks 1-7: not started\n");
+}
+END_TEST
+
+START_TEST(long_title_hides_nothing)
+{
+    char title[4000];
+
+    memset(title, 't', sizeof(title) - 1);
+    title[sizeof(title) - 1] = '\0';
+    lc.first_failure = 1;
+    set(1, LC_OUT_FAILED, 7 << 8, 0);
+    ck_assert_int_eq(report_write(&lc, title, "h", 0, &text), 0);
+    ck_assert_int_eq(buf_append(&text, "", 1), 0);
+    ck_assert_ptr_nonnull(strstr(buf_bytes(&text), "rank 1 (local rank 1"));
+    ck_assert_ptr_nonnull(strstr(buf_bytes(&text), "exit code 7"));
+}
+END_TEST
+
+START_TEST(lack_of_descriptors_is_no_fault_of_the_program)
+{
+    char how[256];
+
+    lc.workers[0].outcome = LC_OUT_NOT_BEGUN;
+    lc.workers[0].start_error = EMFILE;
+    report_outcome(&lc.workers[0], how, sizeof(how));
+    ck_assert_ptr_nonnull(strstr(how, "ulimit -Hn"));
+    ck_assert_ptr_null(strstr(how, "126"));
 }
 END_TEST
 
@@ -119,6 +146,8 @@ int main(void)
     tcase_add_test(t, first_failure_comes_first_and_equal_ends_share_a_line);
     tcase_add_test(t, stop_from_outside_is_no_failure_of_a_rank);
     tcase_add_test(t, failed_exec_names_the_reason);
+    tcase_add_test(t, long_title_hides_nothing);
+    tcase_add_test(t, lack_of_descriptors_is_no_fault_of_the_program);
     tcase_add_test(t, what_could_not_be_killed_is_named);
     return unit_run("report", t);
 }
