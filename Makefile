@@ -15,6 +15,7 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 MANDIR ?= $(PREFIX)/share/man
 PKG_CONFIG ?= pkg-config
+OBJCOPY ?= objcopy
 CLANG_FORMAT ?= clang-format
 
 FLAGS_release := -O2
@@ -25,19 +26,23 @@ FLAGS_cov := -O0 --coverage
 ifeq ($(FLAGS_$(FLAVOR)),)
 $(error FLAVOR=$(FLAVOR) is unknown; it is one of release asan tsan cov)
 endif
+ifneq ($(words $(BUILD)),1)
+$(error BUILD='$(BUILD)' holds a blank, which make cannot handle)
+endif
 
 # Libraries are looked up late (only when something is compiled), so that
 # `make help` and the set-up work before they are installed.
-UV_CFLAGS = $(shell $(PKG_CONFIG) --cflags libuv)
-UV_LIBS = $(shell $(PKG_CONFIG) --libs libuv)
-CHECK_CFLAGS = $(shell $(PKG_CONFIG) --cflags check)
-CHECK_LIBS = $(shell $(PKG_CONFIG) --libs check)
+pkg = $(or $(shell $(PKG_CONFIG) --$(1) $(2) && echo ' '),$(error $(2) is \
+	not found by $(PKG_CONFIG): run scripts/setup))
+UV_CFLAGS = $(call pkg,cflags,libuv)
+UV_LIBS = $(call pkg,libs,libuv)
+CHECK_LIBS = $(call pkg,libs,check)
 
 ALL_CPPFLAGS = -D_GNU_SOURCE -I. -Iworker/include \
 	-DCRUN_VERSION='"$(VERSION)"' $(CPPFLAGS)
 ALL_CFLAGS = -std=gnu11 -g -fPIC -fvisibility=hidden -pthread \
 	-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
-	-Wpointer-arith -Wundef $(FLAGS_$(FLAVOR)) $(CFLAGS)
+	-Wpointer-arith -Wundef $(FLAGS_$(FLAVOR)) $(CFLAGS) $(NO_LTO)
 ALL_LDFLAGS = -pthread $(filter -fsanitize% --coverage,$(FLAGS_$(FLAVOR))) \
 	$(LDFLAGS)
 
@@ -84,7 +89,17 @@ lib: $(LIB_A) $(LIB_SO)
 .PHONY: examples
 examples: $(EXAMPLE_BINS)
 
-$(BUILD)/obj/%.o: %.c Makefile VERSION
+# Other flags than the last time: everything is compiled again.
+FLAGS_FILE := $(BUILD)/flags
+FLAGS_NOW = $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS)
+.PHONY: force
+force:
+$(FLAGS_FILE): force
+	@mkdir -p $(@D)
+	@echo '$(subst ','\'',$(FLAGS_NOW))' | cmp -s - $@ || \
+		echo '$(subst ','\'',$(FLAGS_NOW))' >$@
+
+$(BUILD)/obj/%.o: %.c Makefile VERSION $(FLAGS_FILE)
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CPPFLAGS) $(EXTRA_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
@@ -92,13 +107,16 @@ $(BUILD)/obj/%.o: %.c Makefile VERSION
 $(call obj,$(RDZV_SRCS) $(AGENT_SRCS) $(CMD_SRCS) $(UNIT_SRCS)): \
 	private EXTRA_CPPFLAGS = $(UV_CFLAGS)
 # Reduction loops are written for the vectoriser.
-$(call obj,worker/coll_reduce.c): private ALL_CFLAGS += \
-	$(if $(filter release,$(FLAVOR)),-O3)
+$(call obj,worker/coll_reduce.c): private FLAGS_release := -O3
+
+# That needs real object code: link-time optimisation is for the programs.
+$(call obj,$(WORKER_SRCS) $(RDZV_WORKER_SRCS) $(BASE_SRCS)): \
+	private NO_LTO := -fno-lto
 
 # libcollective as one object whose hidden symbols are local, so that the
 # static library clashes with no name of the program that links it.
 $(BUILD)/libcollective.o: $(call obj,$(WORKER_SRCS) $(RDZV_WORKER_SRCS) $(BASE_SRCS))
-	$(Q)$(LD) -r -o $@.tmp $^ && objcopy --localize-hidden $@.tmp $@ && \
+	$(Q)$(LD) -r -o $@.tmp $^ && $(OBJCOPY) --localize-hidden $@.tmp $@ && \
 		rm -f $@.tmp
 
 $(LIB_A): $(BUILD)/libcollective.o
@@ -167,6 +185,7 @@ test: setup ## set up, build, run every test
 	@$(MAKE) --no-print-directory check
 
 .PHONY: check
+check: ## the tests without the set-up; TESTS="name ..." chooses
 check: all $(UNIT_BINS) $(HELPER_BINS) $(FUZZ_BINS) $(FAKE_LIBS)
 	@BUILD=$(BUILD) FLAVOR=$(FLAVOR) tests/run $(TESTS)
 
@@ -208,11 +227,12 @@ export VERSION SOVERSION BUILD BINDIR LIBDIR INCLUDEDIR MANDIR PREFIX DESTDIR
 
 .PHONY: clean
 clean: ## remove every build folder
-	$(Q)rm -rf build
+	$(Q)rm -rf build $(BUILD)
 
 .PHONY: help
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
 		awk -F'|' '{printf "%-22s %s\n", $$1, $$2}'
+	@echo; sed -n 's/^#   \([A-Z].*\)/  \1/p' Makefile
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The workers' output reaches crun's stdout and stderr whole.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 14
+plan 26
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -104,3 +104,37 @@ status=$(RUN_TIMEOUT=20; run sh -c \
        echo \$? >code; } | head -n 1"; echo "$status $out")
 is "$status" "0 y" "reader leaves: crun ends"
 like "$(cat code err)" 'SIGPIPE|exit code' "reader leaves: the workers are told"
+
+# Far more than is queued, as fast as it goes.
+seq 1 400000 >want
+"$CRUN" --nproc_per_node=2 seq 1 400000 >got
+is "$? $(sort -n got | uniq -c | awk '$1 != 2' | wc -l) $(wc -l <got)" \
+    "0 0 800000" "much output to a file"
+"$CRUN" seq 1 400000 | cat >got
+cmp want got
+ok $? "much output to a pipe"
+"$CRUN" --nproc_per_node=2 sh -c 'exec head -c 30000000 /dev/zero' |
+    { sleep 0.3; tr -d '\n' | wc -c >count; }
+is "$(tr -d ' ' <count)" 60000000 "one endless line from each of two workers"
+
+# A disk that is full, a limit on files: an error, not a hang or a death.
+run sh -c "'$CRUN' --nproc_per_node=2 yes >/dev/full"
+is "$status" 1 "full disk: status 1"
+like "$err" 'writing to stdout failed: No space left' "full disk: is told"
+like "$err" 'failed first: signal 13' "full disk: workers get SIGPIPE"
+run sh -c "'$CRUN' sh -c 'echo lost' >/dev/full"
+is "$status" 1 "output that is lost is a failure even if the workers succeed"
+run sh -c "ulimit -f 1; '$CRUN' sh -c 'head -c 100000 /dev/zero' >limited"
+is "$status" 1 "limit of file size: status 1"
+like "$err" 'writing to stdout failed: File too large' "limit of file size: is told"
+
+# Both streams in one place: what one worker writes stays in order.
+out=$("$CRUN" sh -c 'echo a; echo b >&2; echo c; echo d >&2' 2>&1 | tr -d '\n')
+is "$out" abcd "order of stdout and stderr in one pipe"
+
+# crun's own lines do not cut a worker's.
+"$CRUN" --nproc_per_node=2 sh -c 'if [ $RANK = 0 ]; then printf half >&2
+    touch begun; exec sleep 100; else until [ -e begun ]; do sleep 0.05; done
+    sleep 0.5; exit 3; fi' 2>err
+like "$(cat err)" '^half$' "a worker's unfinished line stands alone"
+like "$(cat err)" '^crun: sh FAILED: rank 1' "crun's line does, too"
