@@ -60,6 +60,7 @@ struct agent {
     bool has_told_failure;
     bool has_told_proc;
     bool is_finishing; /* the last output is being written */
+    bool is_over; /* nothing is left to be done */
 };
 
 static void settle(struct agent *a);
@@ -140,16 +141,24 @@ static void print_report(const struct agent *a)
     buf_fini(&text);
 }
 
+/* uv_stop() ends one uv_run(), and there are several while workers are being
+ * started. */
+static void end_loop(struct agent *a)
+{
+    a->is_over = true;
+    uv_stop(&a->loop);
+}
+
 static void on_output_written(void *arg)
 {
     struct agent *a = arg;
 
-    uv_stop(&a->loop);
+    end_loop(a);
 }
 
 static void on_output_timeout(uv_timer_t *timer)
 {
-    uv_stop(timer->loop);
+    end_loop(timer->data);
 }
 
 /*
@@ -163,7 +172,7 @@ static void finish(struct agent *a)
         return;
     a->is_finishing = true;
     if (a->life.is_parent_lost) {
-        uv_stop(&a->loop);
+        end_loop(a);
         return;
     }
     print_report(a);
@@ -310,7 +319,7 @@ static void on_stop_signal(struct agent *a, int sig)
         log_warn("agent", "received %s; stopping %d workers with it",
             signal_name(sig), a->life.nrunning);
     if (a->is_finishing)
-        uv_stop(&a->loop); /* nobody reads our output: give up on it */
+        end_loop(a); /* nobody reads our output: give up on it */
 }
 
 /* A byte is a stop signal that the front was sent, the end its death. */
@@ -331,7 +340,7 @@ static void on_front(uv_poll_t *handle, int status, int events)
         uv_poll_stop(handle);
         post(a, (struct lc_event){.kind = LC_EV_PARENT_LOST});
         if (a->is_finishing)
-            uv_stop(&a->loop);
+            end_loop(a);
     }
     settle(a);
 }
@@ -539,7 +548,8 @@ int agent_run(const struct job *job)
         fprintf(stderr, "crun: error: %s\n", e.msg);
     } else {
         start_workers(&a);
-        uv_run(&a.loop, UV_RUN_DEFAULT);
+        if (!a.is_over)
+            uv_run(&a.loop, UV_RUN_DEFAULT);
         code = console_has_lost_output(a.console)
                    ? 1
                    : lifecycle_exit_code(&a.life);

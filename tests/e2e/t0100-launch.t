@@ -2,7 +2,7 @@
 # crun starts workers with the right environment and ends with the right
 # exit status.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 44
+plan 45
 
 cd "$TMP" || exit 255
 
@@ -113,6 +113,13 @@ run "$CRUN" --nproc_per_node=2 sh -c 'exec 0<&- 1>&- 2>&-; exit 0'
 is "$status" 0 "EXIT-02 success with descriptors 0 to 2 closed"
 run sh -c "'$CRUN' true <&- >&- 2>&-"
 is "$status" 0 "crun itself started without descriptors 0 to 2"
+
+bad=0
+for ((i = 0; i < 60; i++)); do
+    RUN_TIMEOUT=10 run "$CRUN" --nproc_per_node=$((1 + i % 4)) true
+    [[ $status -eq 0 ]] || ((++bad))
+done
+is "$bad" 0 "workers that end while others are being started, 60 times"
 
 for i in 1 2 3; do
     "$CRUN" --nproc_per_node=2 sh -c 'sleep 1' 2>/dev/null &
