@@ -29,6 +29,7 @@
 #include "rendezvous/store_server.h"
 
 #define HOST_MAX 256
+#define GROUP_CHECK_MS 100
 #define REPORT_MAX (4 * 1024 * 1024)
 
 extern char **environ;
@@ -56,6 +57,7 @@ struct agent {
     uv_signal_t child_signal;
     uv_timer_t timer;
     uv_timer_t tell_timer;
+    uv_timer_t group_timer;
     char run_id[33];
     bool has_told_failure;
     bool has_told_proc;
@@ -252,6 +254,19 @@ static void check_groups(struct agent *a)
             post(a, (struct lc_event){.kind = LC_EV_GROUP_GONE, .worker = i});
 }
 
+static void on_group_timer(uv_timer_t *timer)
+{
+    settle(timer->data);
+}
+
+/* A group may become empty by the death of a process that is not our child,
+ * of which nothing tells us. */
+static void watch_groups(struct agent *a)
+{
+    if (a->life.nrunning == 0 && a->life.ngroups > 0)
+        uv_timer_start(&a->group_timer, on_group_timer, GROUP_CHECK_MS, 0);
+}
+
 /* Reaps everything there is to reap and lets the machine conclude. */
 static void settle(struct agent *a)
 {
@@ -276,6 +291,7 @@ static void settle(struct agent *a)
     post(a, (struct lc_event){
                 .kind = rc < 0 ? LC_EV_CHILDREN_GONE : LC_EV_CHILDREN_LEFT});
     tell_failure(a);
+    watch_groups(a);
     if (a->life.state == LC_DONE)
         finish(a);
 }
@@ -300,6 +316,8 @@ static void on_pidfd(uv_poll_t *handle, int status, int events)
             WEXITED | WNOHANG | WNOWAIT) == 0 &&
         info.si_pid != 0)
         reap_worker(a, w->local_rank, &info);
+    else
+        close_pidfd(w); /* a debugger has it; SIGCHLD will tell */
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -484,7 +502,10 @@ static void close_all(struct agent *a)
     close_if_open((uv_handle_t *)&a->child_signal);
     close_if_open((uv_handle_t *)&a->timer);
     close_if_open((uv_handle_t *)&a->tell_timer);
-    uv_run(&a->loop, UV_RUN_DEFAULT); /* only close callbacks are left */
+    close_if_open((uv_handle_t *)&a->group_timer);
+    /* Only close callbacks are left; a stop may be pending from before. */
+    while (uv_run(&a->loop, UV_RUN_DEFAULT) != 0)
+        ;
     uv_loop_close(&a->loop);
     free(a->workers);
     lifecycle_fini(&a->life);
@@ -512,6 +533,8 @@ static int set_up(struct agent *a, struct err *e)
     a->timer.data = a;
     uv_timer_init(&a->loop, &a->tell_timer); /* cannot fail */
     a->tell_timer.data = a;
+    uv_timer_init(&a->loop, &a->group_timer);
+    a->group_timer.data = a;
     rc = console_create(&a->console, &a->loop, 2 * a->job->nproc);
     if (rc < 0)
         return err_set(e, rc, "set-up: %s", strerror(-rc));

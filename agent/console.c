@@ -176,8 +176,10 @@ static void sink_flush(struct console *c, struct sink *k)
     }
     if (n < 0 && n != -EAGAIN)
         sink_break(c, k, (int)n);
-    rc = sink_watch(c, k, !k->is_broken && k->lines.queue.len > 0);
-    if (rc < 0 && !k->is_broken)
+    if (k->is_broken || k->lines.queue.len == 0)
+        return; /* on_writable() ends the watch: streams may wait for it */
+    rc = sink_watch(c, k, true);
+    if (rc < 0)
         sink_break(c, k, rc);
 }
 
@@ -209,7 +211,9 @@ static void on_writable(uv_poll_t *handle, int status, int events)
         if (!k->is_blocked)
             continue;
         sink_flush(c, k);
-        if (k->lines.queue.len < CONSOLE_QUEUE_MAX / 2)
+        if (k->is_broken || k->lines.queue.len == 0)
+            sink_watch(c, k, false);
+        if (!k->is_broken && k->lines.queue.len < CONSOLE_QUEUE_MAX / 2)
             resume_streams(c, k);
     }
     check_finished(c);

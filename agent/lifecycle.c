@@ -205,8 +205,13 @@ static void conclude(struct lifecycle *lc, uint64_t now_ns)
             enter_sweeping(lc, now_ns);
         break;
     case LC_STOPPING:
-    case LC_KILLING:
         if (lc->nrunning == 0 && lc->ngroups == 0)
+            enter_sweeping(lc, now_ns);
+        break;
+    case LC_KILLING:
+        /* A zombie whose parent is not us counts as a member of its group
+         * until the sweep has ended that parent. */
+        if (lc->nrunning == 0)
             enter_sweeping(lc, now_ns);
         break;
     default:
@@ -303,6 +308,7 @@ static void on_children_gone(struct lifecycle *lc, const struct lc_event *ev)
 {
     for (int i = 0; i < lc->nworkers; i++)
         on_group_gone(lc, i);
+    lc->gave_up = false; /* nothing is left after all */
     conclude(lc, ev->now_ns);
     if (lc->state == LC_SWEEPING)
         enter_done(lc, ev->now_ns);

@@ -99,7 +99,9 @@ like "$err" 'rank 1 \(local rank 1, pid [0-9]+.*exit code 7' "EXIT-01 rank and c
 run "$CRUN" --nproc_per_node=4 sh -c 'exit $((RANK == 3 ? 255 : 0))'
 is "$status" 1 "EXIT-01 exit code 255"
 like "$err" 'rank 3 .*exit code 255' "EXIT-01 is named"
-run "$CRUN" --nproc_per_node=4 sh -c '[ $RANK = 2 ] && kill -9 $$; sleep 20'
+run "$CRUN" --nproc_per_node=4 sh -c 'touch up.$RANK
+    [ $RANK = 2 ] && { until [ -e up.3 ]; do sleep 0.01; done; kill -9 $$; }
+    sleep 20'
 is "$status" 1 "EXIT-01 killed by signal 9"
 like "$err" 'rank 2 .*failed first: signal 9 \(SIGKILL\)' "EXIT-01 is named"
 like "$err" 'ranks 0-1,3: stopped by crun with SIGTERM' "the others are told apart"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The workers' output reaches crun's stdout and stderr whole.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 26
+plan 27
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -116,6 +116,13 @@ ok $? "much output to a pipe"
 "$CRUN" --nproc_per_node=2 sh -c 'exec head -c 30000000 /dev/zero' |
     { sleep 0.3; tr -d '\n' | wc -c >count; }
 is "$(tr -d ' ' <count)" 60000000 "one endless line from each of two workers"
+
+bad=0
+for _ in 1 2 3; do
+    n=$(timeout -s KILL 100 "$CRUN" --nproc_per_node=32 seq 1 60000 | cat | wc -l)
+    [[ $n -eq 1920000 ]] || ((++bad))
+done
+is "$bad" 0 "many workers, all writing at once into one pipe"
 
 # A disk that is full, a limit on files: an error, not a hang or a death.
 run sh -c "'$CRUN' --nproc_per_node=2 yes >/dev/full"

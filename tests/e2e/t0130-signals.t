@@ -1,7 +1,7 @@
 #!/bin/bash
 # What signals to crun do.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 32
+plan 33
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -119,6 +119,31 @@ kill -TERM "$job"
 end
 is "$(cat got.0 got.1 2>&1)" "saved
 saved" "the program of a wrapper script has the grace"
+
+# A member of a worker's group whose parent left the group, and is not ours.
+if command -v python3 >/dev/null; then
+    cat >member.py <<'P'
+import os, signal, time
+rank = os.environ["RANK"]
+if os.fork() == 0:  # leaves the group once it has forked the member
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), os._exit(0)))
+        open("ready." + rank, "w").close()
+        while True: time.sleep(0.05)
+    os.setsid()
+    os.wait()
+    time.sleep(1000)
+time.sleep(1000)
+P
+    start member.py
+    begin=${EPOCHREALTIME//[.,]/}
+    kill -TERM "$job"
+    end
+    ((${EPOCHREALTIME//[.,]/} - begin < 20000000))
+    ok $? "a group that empties unseen does not take the whole grace"
+else
+    skip 1 "no python3 here"
+fi
 
 # A front that is killed while SIGTERM is ignored.
 rm -f ready.*
