@@ -20,8 +20,10 @@
  * its state in shared memory would be changed twice. */
 #ifdef __SANITIZE_THREAD__
 #define CLONE_FLAGS (CLONE_VFORK | SIGCHLD)
+#define STACK_SHARING MAP_SHARED /* the error must be seen here */
 #else
 #define CLONE_FLAGS (CLONE_VM | CLONE_VFORK | SIGCHLD)
+#define STACK_SHARING MAP_PRIVATE
 #endif
 
 struct spawn_child {
@@ -79,10 +81,9 @@ pid_t spawn_worker(const struct spawn *s)
     pid_t pid;
     int rc;
 
-    /* Shared, so that the error is seen here in every flavour. The structure
-     * is at the low end and the stack grows down towards it. */
+    /* The structure is at the low end; the stack grows down towards it. */
     c = mmap(NULL, SPAWN_STACK_SIZE, PROT_READ | PROT_WRITE,
-        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        STACK_SHARING | MAP_ANONYMOUS, -1, 0);
     if (c == MAP_FAILED)
         return -errno;
     c->spawn = s;
