@@ -35,9 +35,16 @@
  * the server may have come up elsewhere. */
 #define STORE_ATTEMPT_MS 20000
 
+/* A name that the resolver says does not exist is most likely mistyped, but
+ * some appear late (a Kubernetes service): how long that is waited for. */
+#define STORE_UNKNOWN_MS 60000
+
+/* An attempt that had less time than this and found nobody says nothing. */
+#define STORE_USEFUL_MS 200
+
 /* What a server that is alive needs at most for the answer to CANCEL_WAIT,
  * for which there is no time left in the caller's deadline. */
-#define STORE_CANCEL_MS 5000
+#define STORE_CANCEL_MS 1000
 
 /* Room that is made for a value before its bytes come. */
 #define STORE_RECV_STEP ((size_t)1 << 20)
@@ -46,6 +53,7 @@ struct store_client {
     int fd; /* -1 after a failure */
     char *host;
     int port;
+    bool is_unknown; /* the latest attempt: there is no such host name */
     struct buf request;
     struct buf list; /* keys as a list on the wire */
 };
@@ -155,10 +163,11 @@ static int recv_bytes(int fd, struct buf *out, uint64_t deadline_ns)
 /* --- Connecting ---------------------------------------------------------- */
 
 static int resolve_host(
-    const char *host, int port, struct addrinfo **out, struct err *e)
+    struct store_client *c, struct addrinfo **out, struct err *e)
 {
-    int rc = resolve(host, port, 0, out);
+    int rc = resolve(c->host, c->port, 0, out);
 
+    c->is_unknown = rc == EAI_NONAME;
     if (rc == 0)
         return 0;
     if (rc == EAI_MEMORY)
@@ -342,7 +351,7 @@ static int try_host(struct store_client *c, bool with_ping,
     int left_count = 0;
     int rc;
 
-    rc = resolve_host(c->host, c->port, &list, e);
+    rc = resolve_host(c, &list, e);
     *may_retry = may_pass(rc);
     if (rc < 0)
         return rc;
@@ -382,27 +391,33 @@ static int connect_retrying(
     struct store_client *c, uint64_t deadline_ns, struct err *e)
 {
     uint64_t start_ns = clock_now_ns();
+    uint64_t unknown_until_ns = clock_deadline_ns(STORE_UNKNOWN_MS);
     int delay_ms = STORE_RETRY_FIRST_MS;
     bool with_ping = true, may_retry;
     unsigned attempts = 0;
-    struct err last;
-    int rc;
+    struct err last = {0};
 
-    for (;;) {
-        attempts++;
-        rc = try_host(c, with_ping, deadline_ns, &may_retry, &last);
+    do {
+        int had_ms = clock_left_ms(deadline_ns);
+        struct err e_now;
+        int rc = try_host(c, with_ping, deadline_ns, &may_retry, &e_now);
+
         if (rc >= 0) {
             c->fd = rc;
             return 0;
         }
-        if (!may_retry || clock_left_ms(deadline_ns) == 0)
+        if (attempts++ == 0 || rc != -ETIMEDOUT || had_ms >= STORE_USEFUL_MS)
+            last = e_now;
+        if (!c->is_unknown)
+            unknown_until_ns = clock_deadline_ns(STORE_UNKNOWN_MS);
+        if (!may_retry || clock_now_ns() >= unknown_until_ns)
             break;
         /* Closed at the greeting: maybe for a PING it does not know. */
         if (rc == -ECONNRESET)
             with_ping = !with_ping;
         pause_before_retry(&delay_ms, deadline_ns);
-    }
-    return err_set(e, rc,
+    } while (clock_left_ms(deadline_ns) > 0);
+    return err_set(e, last.rc,
         "cannot reach the store at %s port %d (%u attempt%s in %.1f s): "
         "%.300s; "
         "is the launcher running there, and are address and port right?",
@@ -664,6 +679,42 @@ int store_client_add(struct store_client *c, const char *key, int64_t delta,
         return lost(c, "add", rc, e);
     *out = (int64_t)sum;
     return 0;
+}
+
+int store_client_compare_set(struct store_client *c, const char *key,
+    const char *expected, const char *desired, struct buf *now,
+    uint64_t deadline_ns, struct err *e)
+{
+    struct store_request req = {
+        .op = STORE_OP_COMPARE_SET,
+        .expected = store_bytes(expected, strlen(expected)),
+        .value = store_bytes(desired, strlen(desired)),
+    };
+    int rc;
+
+    if ((rc = check_usable(c, "compare and set", e)) < 0 ||
+        (rc = set_key(c, &req, key, e)) < 0 ||
+        (rc = send_request(c, &req, "compare and set", deadline_ns, e)) < 0)
+        return rc;
+    rc = recv_bytes(c->fd, now, deadline_ns);
+    return rc < 0 ? lost(c, "compare and set", rc, e) : 0;
+}
+
+int store_client_delete(struct store_client *c, const char *key,
+    uint64_t deadline_ns, struct err *e)
+{
+    struct store_request req = {.op = STORE_OP_DELETE_KEY};
+    uint64_t existed = 0;
+    int rc;
+
+    if ((rc = check_usable(c, "delete", e)) < 0 ||
+        (rc = set_key(c, &req, key, e)) < 0 ||
+        (rc = send_request(c, &req, "delete", deadline_ns, e)) < 0)
+        return rc;
+    rc = recv_u64(c->fd, &existed, deadline_ns);
+    if (rc == 0 && existed > 1)
+        rc = -EPROTO;
+    return rc < 0 ? lost(c, "delete", rc, e) : 0;
 }
 
 int store_client_wait(struct store_client *c, const char *const *keys,

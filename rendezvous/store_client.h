@@ -20,12 +20,13 @@ struct store_client;
 /*
  * Connects, says VALIDATE and PING, and waits for the echo. A refused or
  * reset connection, and a name that does not resolve yet, are tried again
- * with a growing delay until the deadline. On success *out is the caller's.
- * Errors: what the last attempt ended with, told in e->msg with what was tried.
- * -ENOENT: the name does not resolve; -ECONNREFUSED: nobody listens there;
- * -ETIMEDOUT: no answer, or a connection but no answer to the greeting;
- * -ECONNRESET: closed at the greeting. At once, without another attempt,
- * -EPROTO: something answers that is no TCPStore.
+ * with a growing delay until the deadline, a name that the resolver says does
+ * not exist for a minute at most. On success *out is the caller's.
+ * Errors: what the last attempt ended with that had time for it, told in e->msg
+ * with what was tried. -ENOENT: the name does not resolve; -ECONNREFUSED:
+ * nobody listens there; -ETIMEDOUT: no answer, or a connection but no answer to
+ * the greeting; -ECONNRESET: closed at the greeting. At once, without another
+ * attempt, -EPROTO: something answers that is no TCPStore.
  */
 int store_client_connect(struct store_client **out, const char *host, int port,
     uint64_t deadline_ns, struct err *e);
@@ -43,7 +44,7 @@ void store_client_close(struct store_client *c);
  * value exceeds the bound of out).
  *
  * Taking back a wait whose time is over needs one more answer: with a server
- * that hangs, wait and get return up to 5 s after their deadline.
+ * that hangs, wait and get return up to 1 s after their deadline.
  */
 
 int store_client_set(struct store_client *c, const char *key, const void *value,
@@ -62,6 +63,17 @@ int store_client_add(struct store_client *c, const char *key, int64_t delta,
 /* Waits until all nkeys keys exist. -ETIMEDOUT as for get. */
 int store_client_wait(struct store_client *c, const char *const *keys,
     size_t nkeys, uint64_t deadline_ns, struct err *e);
+
+/* Sets the key to desired if it has the expected value, or if it is missing
+ * and expected is "". now (an initialised, empty buffer of the caller's) then
+ * holds desired; else what the key has, or expected if it is missing. */
+int store_client_compare_set(struct store_client *c, const char *key,
+    const char *expected, const char *desired, struct buf *now,
+    uint64_t deadline_ns, struct err *e);
+
+/* The key does not exist any more; it is no error if it never did. */
+int store_client_delete(struct store_client *c, const char *key,
+    uint64_t deadline_ns, struct err *e);
 
 /* *out = 1 if all keys exist now, else 0. */
 int store_client_check(struct store_client *c, const char *const *keys,

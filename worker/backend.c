@@ -19,6 +19,17 @@ const struct coll_backend *coll_backend_find(const char *name)
     return NULL;
 }
 
+coll_status_t coll_backend_check_size(
+    const struct coll_backend *backend, int size, coll_status_t blame)
+{
+    if (size <= backend->max_ranks)
+        return COLL_OK;
+    return coll_fail(blame,
+        "coll_init: back end \"%s\" serves up to %d rank%s, not %d",
+        backend->name, backend->max_ranks, backend->max_ranks == 1 ? "" : "s",
+        size);
+}
+
 void coll_backend_names(char *out, size_t cap)
 {
     size_t len = 0;

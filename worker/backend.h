@@ -63,6 +63,7 @@ struct coll_boot {
 
 struct coll_backend {
     const char *name;
+    int max_ranks;
     /* Sets g->state. On failure leaves nothing behind and has set the
      * error text. */
     coll_status_t (*create)(struct coll_group *g, const struct coll_boot *boot);
@@ -76,6 +77,11 @@ extern const struct coll_backend coll_backend_shm;
 
 /* NULL for an unknown name. */
 const struct coll_backend *coll_backend_find(const char *name);
+
+/* COLL_OK, or blame with a sentence if the back end is not made for so many
+ * ranks. */
+coll_status_t coll_backend_check_size(
+    const struct coll_backend *backend, int size, coll_status_t blame);
 
 /* The known names, "shm, self", for an error text. */
 void coll_backend_names(char *out, size_t cap);

@@ -5,8 +5,11 @@
  */
 #include "shm_internal.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,12 +19,11 @@ static void release(struct shm_state *s)
         return;
     if (s->control != NULL)
         munmap(s->control, s->map_bytes);
-    for (int r = 0; s->links != NULL && r < s->size; r++)
-        if (s->links[r].fd >= 0)
-            close(s->links[r].fd);
-    free(s->links);
-    free(s->pids);
-    free(s->is_lost);
+    for (int r = 0; s->peers != NULL && r < s->size; r++)
+        shm_drop_peer(s, r);
+    if (s->epoll >= 0)
+        close(s->epoll);
+    free(s->peers);
     free(s->set);
     free(s);
 }
@@ -55,21 +57,24 @@ static coll_status_t shm_create(
         goto fail_memory;
     s->rank = g->rank;
     s->size = g->size;
-    s->links = calloc(size, sizeof(*s->links));
-    s->pids = calloc(size, sizeof(*s->pids));
-    s->is_lost = calloc(size, sizeof(*s->is_lost));
+    s->epoll = -1;
     s->set = calloc(size, sizeof(*s->set));
-    if (s->links == NULL)
+    s->peers = calloc(size, sizeof(*s->peers));
+    if (s->set == NULL || s->peers == NULL)
         goto fail_memory;
     for (int r = 0; r < s->size; r++)
-        s->links[r].fd = -1; /* poll() ignores it; 0 is a valid fd */
-    if (s->pids == NULL || s->is_lost == NULL || s->set == NULL)
-        goto fail_memory;
+        s->peers[r] = (struct shm_peer){.link = -1, .pidfd = -1};
+    s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (s->epoll < 0) {
+        status = coll_fail(
+            COLL_ERR_SYSTEM, "coll_init: epoll_create1: %s", strerror(errno));
+        release(s);
+        return status;
+    }
     s->may_spin = has_cpu_per_rank(s->size);
     g->state = s;
     status = shm_connect(g, boot);
     if (status != COLL_OK) {
-        shm_announce_failure(s, status);
         release(s);
         g->state = NULL;
     }
@@ -114,6 +119,7 @@ static coll_status_t shm_run(struct coll_group *g, const struct coll_call *call)
 
 const struct coll_backend coll_backend_shm = {
     .name = "shm",
+    .max_ranks = SHM_MAX_RANKS,
     .create = shm_create,
     .destroy = shm_destroy,
     .run = shm_run,

@@ -18,9 +18,13 @@ coll_status_t coll_group_create(struct coll_group **out,
     const struct coll_backend *backend, int rank, int size, int64_t timeout_ms,
     const struct coll_boot *boot)
 {
-    struct coll_group *g = calloc(1, sizeof(*g));
-    coll_status_t status;
+    struct coll_group *g;
+    coll_status_t status =
+        coll_backend_check_size(backend, size, COLL_ERR_UNSUPPORTED);
 
+    if (status != COLL_OK)
+        return status;
+    g = calloc(1, sizeof(*g));
     if (g == NULL)
         return coll_fail(COLL_ERR_MEMORY, "out of memory for a group");
     g->backend = backend;

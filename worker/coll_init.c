@@ -24,10 +24,6 @@
 static struct {
     struct coll_group *group; /* NULL while not initialised */
     int local_rank;
-    /* Groups made so far, in front of every key: a process may leave and
-     * join again on one store. A failed attempt does not count, so a rank
-     * that tries again meets those who still wait in their first one. */
-    int generation;
 } job;
 
 /* What the environment says. */
@@ -68,8 +64,8 @@ static coll_status_t env_int(
 /* Ranks of several nodes: refused before anybody waits for the others. */
 static coll_status_t check_one_node(const struct worker *w)
 {
-    int nodes;
-    int local_size;
+    int nodes = 1;
+    int local_size = 1;
     coll_status_t status = env_int(ENV_GROUP_WORLD_SIZE, 1, INT_MAX, 1, &nodes);
 
     if (status == COLL_OK)
@@ -194,8 +190,10 @@ static coll_status_t choose_backend(const coll_options_t *options,
         name = env_option(ENV_BACKEND);
         blame = COLL_ERR_ENVIRONMENT;
     }
-    if (name == NULL)
+    if (name == NULL) {
         name = world_size == 1 ? "self" : "shm";
+        blame = COLL_ERR_UNSUPPORTED;
+    }
     *out = coll_backend_find(name);
     if (*out == NULL) {
         coll_backend_names(known, sizeof(known));
@@ -203,7 +201,8 @@ static coll_status_t choose_backend(const coll_options_t *options,
             "coll_init: there is no back end \"%s\"; known are: %s", name,
             known);
     }
-    return COLL_OK;
+    /* Before the store is asked, and before memory is taken. */
+    return coll_backend_check_size(*out, world_size, blame);
 }
 
 static coll_status_t open_store(
@@ -222,7 +221,7 @@ static coll_status_t open_store(
 coll_status_t coll_init(const coll_options_t *options)
 {
     const coll_options_t defaults = COLL_OPTIONS_INIT;
-    const struct coll_backend *backend;
+    const struct coll_backend *backend = NULL;
     struct coll_boot boot = {0};
     struct worker w = {0};
     int64_t timeout_ms;
@@ -243,8 +242,7 @@ coll_status_t coll_init(const coll_options_t *options)
         return status;
 
     /* A store that outlives a restart must not mix the two attempts. */
-    snprintf(
-        prefix, sizeof(prefix), "coll/%d/%d/", w.restart_count, job.generation);
+    snprintf(prefix, sizeof(prefix), "coll/%d/", w.restart_count);
     boot.prefix = prefix;
     boot.deadline_ns = clock_deadline_ns(timeout_ms);
     if (w.world_size > 1)
@@ -253,10 +251,8 @@ coll_status_t coll_init(const coll_options_t *options)
         status = coll_group_create(
             &job.group, backend, w.rank, w.world_size, timeout_ms, &boot);
     store_client_close(boot.store);
-    if (status == COLL_OK) {
+    if (status == COLL_OK)
         job.local_rank = w.local_rank;
-        job.generation++;
-    }
     return status;
 }
 

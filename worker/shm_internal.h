@@ -16,12 +16,13 @@
  * is when the slot comes round again.
  *
  * Beside the segment each pair of ranks keeps a connected socket on which
- * nothing is sent after set-up: its end of file is the peer's death.
+ * nothing is sent after set-up: its end of file is the peer's death. A process
+ * that a peer has forked may hold the socket open, so a pidfd of the peer is
+ * watched along with it.
  */
 #ifndef COLL_SHM_INTERNAL_H
 #define COLL_SHM_INTERNAL_H
 
-#include <poll.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 
@@ -47,16 +48,27 @@ struct shm_control {
     _Alignas(128) _Atomic uint32_t tick; /* futex */
     _Atomic uint32_t sleepers; /* ranks asleep on tick */
     _Atomic uint32_t has_left; /* destroyed in good order */
-    _Atomic uint32_t failure; /* 0 or minus the coll_status_t */
+    _Atomic uint32_t failure; /* 0, or minus the coll_status_t and flags */
     struct shm_signature signature[2]; /* of the call, by tick parity */
     uint64_t left_after_seq; /* valid once has_left is set */
     char failure_text[440]; /* valid once failure is set */
 };
 
+/* Flag in failure: the text is another rank's, or names the one at fault. */
+#define SHM_IS_RELAYED 0x100u
+
 /* Up to here a waiting rank reads one cache line per peer. */
 _Static_assert(offsetof(struct shm_control, left_after_seq) == 64,
     "the hot part of a control block is one cache line");
 _Static_assert(sizeof(struct shm_control) == 512, "control blocks are dense");
+
+/* The process of another rank. */
+struct shm_peer {
+    int link; /* socket; -1 for this rank and for those lost or not met yet */
+    int pidfd; /* -1 likewise, and where the kernel has none */
+    pid_t pid; /* as seen from here; 0 if invisible */
+    bool is_lost; /* it is known to have ended, or has given up */
+};
 
 struct shm_state {
     int rank;
@@ -68,9 +80,10 @@ struct shm_state {
     size_t result_bytes; /* room behind it for a share of the result */
     uint32_t tick; /* the last one this rank has published */
     bool may_spin; /* every rank has a CPU of its own */
-    struct pollfd *links; /* [size] sockets; own fd and lost ones are -1 */
-    pid_t *pids; /* [size] as seen from here; 0 if invisible */
-    bool *is_lost; /* [size] its process is known to have ended */
+    bool is_relaying; /* the failure of this rank is one of another */
+    int epoll; /* every link and pidfd, so that a look is one call */
+    uint64_t verdict_ns; /* 0, or when to wait no longer; see below */
+    struct shm_peer *peers; /* [size] */
     bool *set; /* [size] scratch for error texts */
 };
 
@@ -91,11 +104,105 @@ static inline char *shm_slot(const struct shm_state *s, int rank, uint32_t tick)
     return s->slots + (2 * (size_t)rank + (tick & 1)) * slot_bytes;
 }
 
-/* shm_boot.c: meets the other ranks and maps the segment. s is zeroed but
- * for rank, size and the arrays; shm_release() undoes a partial success. */
+/* --- shm_peers.c: the processes of the other ranks ---------------------- */
+
+/* Digits of a random name or token. */
+#define SHM_NAME_BYTES 32
+
+/* What is said over the sockets while a group is made. */
+enum shm_message_kind {
+    SHM_JOIN, /* to rank 0: rank, world_size, name of the own socket */
+    SHM_WELCOME, /* from rank 0: you are counted, wait */
+    SHM_SEGMENT, /* from rank 0, with the descriptor: token */
+    SHM_HELLO, /* among the others: rank, token */
+    SHM_FAILURE, /* there will be no group: status, timeout_ms, text */
+};
+
+struct shm_message {
+    uint32_t magic;
+    uint32_t kind;
+    int32_t rank;
+    int32_t world_size;
+    int32_t status;
+    int32_t unused;
+    int64_t timeout_ms;
+    char name[SHM_NAME_BYTES];
+    char token[SHM_NAME_BYTES];
+    char text[440];
+};
+
+enum shm_event_kind {
+    SHM_EV_NONE,
+    SHM_EV_LISTENER, /* somebody connects */
+    SHM_EV_STRANGER, /* an accepted connection has something to read */
+    SHM_EV_MESSAGE, /* from a rank */
+    SHM_EV_LOST, /* a rank has ended, or closed its socket */
+};
+
+struct shm_event {
+    enum shm_event_kind kind;
+    int fd; /* of a stranger, or what came with the message, or -1 */
+    int rank;
+    struct shm_message msg;
+};
+
+/* Waits up to timeout_ms for one event. 0 or a negative errno. */
+int shm_next_event(struct shm_state *s, int timeout_ms, struct shm_event *ev);
+
+/* The event of one rank that is due, if any. */
+void shm_peer_event(struct shm_state *s, int rank, struct shm_event *ev);
+
+/* A socket that has no rank yet: 0 or a negative errno. */
+int shm_watch_listener(struct shm_state *s, int fd);
+int shm_watch_stranger(struct shm_state *s, int fd);
+
+/* Before closing such a socket: a forked process may have a copy of it, and
+ * then closing alone would not end the watch. */
+void shm_unwatch(struct shm_state *s, int fd);
+
+/* Makes the socket, not watched yet, the link to a rank; takes fd, also on
+ * failure. 0 or a negative errno. */
+int shm_add_peer(struct shm_state *s, int rank, int fd, pid_t pid);
+
+/* Closes what there is of a peer. The other side notices at once, even if a
+ * forked process has a copy of the socket. */
+void shm_drop_peer(struct shm_state *s, int rank);
+
+/* Sends with a descriptor, or without if it is -1; sets the magic number. 0
+ * or a negative errno; never blocks. */
+int shm_send(int fd, struct shm_message *msg, int descriptor);
+
+/* 1: a message, and *descriptor is what came with it or -1; 0: nothing there
+ * yet; -ECONNRESET: the other side has ended, or is none of ours; another
+ * negative errno: this side cannot receive. */
+int shm_receive(int fd, struct shm_message *msg, int *descriptor);
+
+/* Notes the peers that have ended, and what they said before. */
+void shm_look_for_deaths(struct shm_state *s);
+
+/* --- shm_segment.c: the shared memory ----------------------------------- */
+
+/* Rank 0: creates and maps it, with the names that shm_segment_names()
+ * returns until the first tick. *fd is the caller's, also on failure. */
+coll_status_t shm_segment_create(struct shm_state *s, int *fd);
+
+/* The others: maps what came from rank 0. */
+coll_status_t shm_segment_map(struct shm_state *s, int fd);
+
+/* [size] names, all of the same length. */
+char (*shm_segment_names(const struct shm_state *s))[SHM_NAME_BYTES];
+
+/* --- shm_boot.c --------------------------------------------------------- */
+
+/* Beyond this, sharing one flat segment is the wrong design: every rank
+ * reads a cache line per peer and tick. */
+#define SHM_MAX_RANKS 1024
+
+/* Meets the other ranks and maps the segment. s is zeroed but for rank, size
+ * and the arrays; the caller releases what a failure leaves in it. */
 coll_status_t shm_connect(struct coll_group *g, const struct coll_boot *boot);
 
-/* shm_wait.c. call == NULL means coll_init(). */
+/* --- shm_wait.c. call == NULL means coll_init() ------------------------- */
 
 /* Publishes the next tick and waits until every rank has published it. */
 coll_status_t shm_tick(
@@ -109,11 +216,30 @@ coll_status_t shm_first_tick(
  * calling thread's error sentence. */
 void shm_announce_failure(struct shm_state *s, coll_status_t status);
 
+/* Notes why a rank gives up that cannot say so itself. */
+void shm_note_failure(
+    struct shm_state *s, int rank, uint32_t failure, const char *text);
+
+/*
+ * During coll_init() it is rank 0 that says that another one is lost: that one
+ * may have told it why, and the news may reach others before the reason does.
+ * They wait so long for rank 0 to say it.
+ */
+#define SHM_VERDICT_MS 1000
+
+bool shm_may_judge(const struct shm_state *s, int rank);
+
+/* Has this rank said that it gives up? */
+bool shm_has_failed(const struct shm_state *s, int rank);
+
+/* Fails with the reason that another rank gave for its failure. */
+coll_status_t shm_fail_with(struct shm_state *s, int rank, bool is_behind);
+
 /* Wakes whoever sleeps on any rank's tick. */
 void shm_wake_all(struct shm_state *s);
 
-/* The operations; every one makes its first tick through
- * shm_first_tick(). */
+/* --- The operations; each makes its first tick through shm_first_tick() - */
+
 coll_status_t shm_all_reduce(
     struct coll_group *g, const struct coll_call *call);
 coll_status_t shm_broadcast(struct coll_group *g, const struct coll_call *call);

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -26,9 +25,14 @@
 #define SPIN_ROUNDS 200
 #define YIELD_NS (100 * 1000ull)
 
-/* The longest sleep without a look at the peers. Publishing wakes sleepers
- * at once; this bounds how late a death is noticed. */
-#define SLICE_NS (20 * CLOCK_NS_PER_MS)
+/*
+ * The longest sleep without a look at the peers. Publishing wakes sleepers at
+ * once, and so does a rank that has noticed a death; this bounds how late the
+ * first of them does. A millisecond per rank keeps the looks of all ranks
+ * together at a thousand per second.
+ */
+#define SLICE_MIN_MS 20
+#define SLICE_MAX_MS 200
 
 static void cpu_relax(void)
 {
@@ -61,18 +65,29 @@ void shm_wake_all(struct shm_state *s)
         futex_wake_all(&s->control[r].tick);
 }
 
-void shm_announce_failure(struct shm_state *s, coll_status_t status)
+void shm_note_failure(
+    struct shm_state *s, int rank, uint32_t failure, const char *text)
 {
-    struct shm_control *own;
+    struct shm_control *c;
 
     if (s->control == NULL)
         return;
-    own = &s->control[s->rank];
-    snprintf(
-        own->failure_text, sizeof(own->failure_text), "%s", coll_last_error());
-    atomic_store_explicit(
-        &own->failure, (uint32_t)-status, memory_order_release);
+    c = &s->control[rank];
+    snprintf(c->failure_text, sizeof(c->failure_text), "%s", text);
+    atomic_store_explicit(&c->failure, failure, memory_order_release);
     shm_wake_all(s);
+}
+
+void shm_announce_failure(struct shm_state *s, coll_status_t status)
+{
+    shm_note_failure(s, s->rank,
+        (uint32_t)-status | (s->is_relaying ? SHM_IS_RELAYED : 0),
+        coll_last_error());
+}
+
+bool shm_has_failed(const struct shm_state *s, int rank)
+{
+    return atomic_load(&s->control[rank].failure) != 0;
 }
 
 /* "all_reduce #17" */
@@ -86,43 +101,24 @@ static const char *call_text(
     return out;
 }
 
-/* Notes the peers whose process has ended. */
-static void look_for_deaths(struct shm_state *s)
-{
-    if (poll(s->links, (nfds_t)s->size, 0) > 0) {
-        for (int r = 0; r < s->size; r++) {
-            if (s->links[r].fd < 0 ||
-                (s->links[r].revents & (POLLHUP | POLLERR)) == 0)
-                continue;
-            s->is_lost[r] = true;
-            close(s->links[r].fd);
-            s->links[r].fd = -1;
-        }
-    }
-    /* A process that was forked by a peer and lives on holds the peer's
-     * socket open; the process table tells the truth all the same. */
-    for (int r = 0; r < s->size; r++)
-        if (s->pids[r] > 0 && !s->is_lost[r] && kill(s->pids[r], 0) < 0 &&
-            errno == ESRCH)
-            s->is_lost[r] = true;
-}
-
-/* Fails with the reason that another rank gave for its failure. */
-static coll_status_t fail_with(
-    const struct shm_state *s, int rank, bool is_behind)
+coll_status_t shm_fail_with(struct shm_state *s, int rank, bool is_behind)
 {
     const struct shm_control *c = &s->control[rank];
-    coll_status_t status =
-        -(coll_status_t)atomic_load_explicit(&c->failure, memory_order_acquire);
+    uint32_t failure = atomic_load_explicit(&c->failure, memory_order_acquire);
+    coll_status_t status = -(coll_status_t)(failure & ~SHM_IS_RELAYED);
     int len = (int)strnlen(c->failure_text, sizeof(c->failure_text));
 
-    /* These sentences are true on every rank. */
-    if (status == COLL_ERR_PEER || status == COLL_ERR_MISMATCH)
-        return coll_fail(status, "%.*s", len, c->failure_text);
+    s->is_relaying = true;
     /* A rank that waited for the same third one shares its time-out; one
      * that was late itself has lost a peer. */
-    if (status != COLL_ERR_TIMEOUT || is_behind)
+    if (status != COLL_ERR_MISMATCH &&
+        (status != COLL_ERR_TIMEOUT || is_behind))
         status = COLL_ERR_PEER;
+    /* These sentences are true on every rank: they say who is at fault. */
+    if ((failure & SHM_IS_RELAYED) != 0 ||
+        failure == (uint32_t)-COLL_ERR_PEER ||
+        failure == (uint32_t)-COLL_ERR_MISMATCH)
+        return coll_fail(status, "%.*s", len, c->failure_text);
     return coll_fail(
         status, "rank %d gave up: %.*s", rank, len, c->failure_text);
 }
@@ -158,12 +154,12 @@ static coll_status_t check_peers(
     bool failed_is_behind = false;
     bool any_is_behind = false;
 
-    look_for_deaths(s);
+    shm_look_for_deaths(s);
     for (int r = 0; r < s->size; r++) {
         struct shm_control *c = &s->control[r];
         /* Read before the tick, so that a tick seen as missing then is one
          * that will not come. */
-        bool has_failed = atomic_load(&c->failure) != 0;
+        bool has_failed = shm_has_failed(s, r);
         bool has_left = atomic_load(&c->has_left) != 0;
         bool is_behind = shm_is_behind(s, r);
 
@@ -179,16 +175,16 @@ static coll_status_t check_peers(
                 "rank %d left after operation %llu, this rank is in %s", r,
                 (unsigned long long)c->left_after_seq,
                 call_text(name, sizeof(name), call));
-        if (s->is_lost[r])
+        if (s->peers[r].is_lost && (call != NULL || shm_may_judge(s, r)))
             return coll_fail(COLL_ERR_PEER,
                 "rank %d (pid %d) died during %s: its process ended without "
                 "coll_destroy()",
-                r, (int)s->pids[r], call_text(name, sizeof(name), call));
+                r, (int)s->peers[r].pid, call_text(name, sizeof(name), call));
     }
     if (!any_is_behind)
         return COLL_OK;
     if (failed >= 0)
-        return fail_with(s, failed, failed_is_behind);
+        return shm_fail_with(s, failed, failed_is_behind);
     if (clock_now_ns() >= deadline_ns)
         return fail_timeout(g, call);
     return COLL_OK;
@@ -200,10 +196,15 @@ static void sleep_on(struct shm_state *s, int rank, uint64_t deadline_ns)
     struct shm_control *c = &s->control[rank];
     uint64_t now = clock_now_ns();
     uint64_t ns = deadline_ns > now ? deadline_ns - now : 0;
+    uint64_t slice_ms = (uint64_t)s->size;
     uint32_t tick;
 
-    if (ns > SLICE_NS)
-        ns = SLICE_NS;
+    if (slice_ms < SLICE_MIN_MS)
+        slice_ms = SLICE_MIN_MS;
+    if (slice_ms > SLICE_MAX_MS)
+        slice_ms = SLICE_MAX_MS;
+    if (ns > slice_ms * CLOCK_NS_PER_MS)
+        ns = slice_ms * CLOCK_NS_PER_MS;
     /* Announce, then look again: the publisher stores its tick, then looks
      * for sleepers. Sequentially consistent on both sides, one of the two
      * sees the other. */

@@ -22,6 +22,7 @@
 
 #include <cblas.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -32,6 +33,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -283,23 +285,38 @@ __attribute__((format(printf, 3, 4))) static bool data_problem(
  * reads both. On success path is what was opened. */
 static gzFile open_idx(char *path, struct problem *p)
 {
+    /* Without O_NONBLOCK, opening a FIFO would wait for a writer. */
+    const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
     char *suffix = path + strlen(path) - strlen(".gz");
+    int fd = open(path, flags);
+    struct stat st;
     gzFile f;
 
-    errno = ENOMEM; /* zlib leaves errno alone when it has no memory */
-    f = gzopen(path, "rbe");
-    if (f == NULL && errno == ENOENT) {
+    if (fd < 0 && errno == ENOENT) {
         *suffix = '\0';
-        f = gzopen(path, "rbe");
-        if (f == NULL && errno == ENOENT) {
+        fd = open(path, flags);
+        if (fd < 0 && errno == ENOENT) {
             *suffix = '.';
             data_problem(p, path, "no such file, and none without .gz");
             return NULL;
         }
     }
-    if (f == NULL)
+    if (fd < 0 || fstat(fd, &st) < 0) {
         data_problem(p, path, "cannot open: %s", strerror(errno));
-    return f;
+        goto fail;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        data_problem(p, path, "not a regular file");
+        goto fail;
+    }
+    f = gzdopen(fd, "rb");
+    if (f != NULL)
+        return f;
+    data_problem(p, path, "cannot open: out of memory");
+fail:
+    if (fd >= 0)
+        close(fd);
+    return NULL;
 }
 
 /* Why zlib gave less than the expected bytes. */

@@ -16,7 +16,11 @@ uint64_t clock_deadline_ns(int64_t timeout_ms)
 {
     uint64_t now = clock_now_ns();
 
-    return timeout_ms <= 0 ? now : now + (uint64_t)timeout_ms * CLOCK_NS_PER_MS;
+    if (timeout_ms <= 0)
+        return now;
+    if ((uint64_t)timeout_ms > (UINT64_MAX - now) / CLOCK_NS_PER_MS)
+        return UINT64_MAX;
+    return now + (uint64_t)timeout_ms * CLOCK_NS_PER_MS;
 }
 
 int clock_left_ms(uint64_t deadline_ns)
@@ -26,6 +30,6 @@ int clock_left_ms(uint64_t deadline_ns)
 
     if (deadline_ns <= now)
         return 0;
-    left_ms = (deadline_ns - now + CLOCK_NS_PER_MS - 1) / CLOCK_NS_PER_MS;
+    left_ms = (deadline_ns - now - 1) / CLOCK_NS_PER_MS + 1;
     return left_ms > INT_MAX ? INT_MAX : (int)left_ms;
 }

@@ -12,7 +12,8 @@
 
 uint64_t clock_now_ns(void);
 
-/* now + timeout_ms; a negative timeout means "already over". */
+/* now + timeout_ms; a negative timeout means "already over", one beyond the
+ * clock's range the end of that range. */
 uint64_t clock_deadline_ns(int64_t timeout_ms);
 
 /* Milliseconds until deadline_ns, rounded up, for poll(2): 0 when it is

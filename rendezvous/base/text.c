@@ -30,9 +30,15 @@ int text_to_i64(const char *text, int64_t *out)
 int text_random_hex(char out[33])
 {
     unsigned char bytes[16];
+    ssize_t n;
 
-    if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
-        return -EIO;
+    /* So few bytes come whole or, while the kernel still gathers entropy
+     * early at boot, not at all if a signal arrives. */
+    do {
+        n = getrandom(bytes, sizeof(bytes), 0);
+    } while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return -errno;
     for (int i = 0; i < 16; i++)
         snprintf(out + 2 * i, 3, "%02x", bytes[i]);
     return 0;

@@ -123,18 +123,20 @@ START_TEST(self_refuses_more_than_one_rank)
     struct coll_group *g = NULL;
 
     fails(coll_group_create(&g, &coll_backend_self, 0, 2, 1000, NULL),
-        COLL_ERR_ARGUMENT, "world size of 1, not 2");
+        COLL_ERR_UNSUPPORTED, "up to 1 rank, not 2");
     ck_assert_ptr_null(g);
 }
 END_TEST
 
-START_TEST(shm_refuses_more_ranks_than_descriptors_or_its_limit)
+START_TEST(shm_refuses_more_ranks_than_its_limit)
 {
     struct coll_group *g = NULL;
     struct coll_boot boot = {.prefix = "x/"};
 
     fails(coll_group_create(&g, &coll_backend_shm, 0, 100000, 1000, &boot),
         COLL_ERR_UNSUPPORTED, "up to 1024 ranks, not 100000");
+    fails(coll_group_create(&g, &coll_backend_shm, 0, INT32_MAX, 1000, &boot),
+        COLL_ERR_UNSUPPORTED, "up to 1024 ranks, not 2147483647");
     ck_assert_ptr_null(g);
 }
 END_TEST
@@ -230,7 +232,7 @@ int main(void)
     tcase_add_test(tc, world_of_one_copies);
     tcase_add_test(tc, zero_elements_are_a_step);
     tcase_add_test(tc, self_refuses_more_than_one_rank);
-    tcase_add_test(tc, shm_refuses_more_ranks_than_descriptors_or_its_limit);
+    tcase_add_test(tc, shm_refuses_more_ranks_than_its_limit);
     tcase_add_test(tc, shm_serves_one_rank);
     tcase_add_test(tc, no_default_group_before_init);
     tcase_add_test(tc, every_value_has_a_name);

@@ -3,8 +3,12 @@
  * ranks as processes, because the default group is one per process.
  */
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <stdatomic.h>
 #include <stdint.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -163,6 +167,19 @@ START_TEST(time_out_is_read_from_the_environment)
 }
 END_TEST
 
+START_TEST(too_many_ranks_are_refused_without_the_store)
+{
+    clear_environment();
+    setenv(ENV_WORLD_SIZE, "2147483647", 1);
+    setenv(ENV_RANK, "0", 1);
+    setenv(ENV_MASTER_ADDR, "127.0.0.1", 1);
+    setenv(ENV_MASTER_PORT, "1", 1); /* nobody listens there */
+    ck_assert_int_eq(coll_init(NULL), COLL_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(coll_last_error(), "not 2147483647") != NULL, "%s",
+        coll_last_error());
+}
+END_TEST
+
 START_TEST(descriptor_limit_is_named)
 {
     struct harness_store st;
@@ -266,6 +283,148 @@ START_TEST(processes_join_and_reduce)
 }
 END_TEST
 
+/* They must not overflow into the past. */
+static int join_with_no_time_limit(int rank, int size)
+{
+    coll_options_t options = {.timeout_ms = INT64_MAX};
+
+    (void)size;
+    setenv("COLL_TIMEOUT", "18446744073", 1);
+    CHECK_THAT(coll_init(NULL) == COLL_OK);
+    CHECK_THAT(coll_barrier(NULL) == COLL_OK);
+    CHECK_THAT(coll_destroy() == COLL_OK);
+    CHECK_THAT(coll_init(&options) == COLL_OK);
+    CHECK_THAT(coll_barrier(NULL) == COLL_OK);
+    CHECK_THAT(coll_destroy() == COLL_OK);
+    return 0;
+}
+
+START_TEST(large_time_outs_are_no_short_ones)
+{
+    run_processes(2 + _i, join_with_no_time_limit);
+}
+END_TEST
+
+static int join_with_few_descriptors(int rank, int size)
+{
+    struct rlimit limit = {24, 200};
+
+    (void)size;
+    CHECK_THAT(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    CHECK_THAT(coll_init(NULL) == COLL_OK);
+    CHECK_THAT(coll_barrier(NULL) == COLL_OK);
+    CHECK_THAT(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    CHECK_THAT(limit.rlim_cur > 24 && limit.rlim_cur < 200);
+    CHECK_THAT(coll_destroy() == COLL_OK);
+    return 0;
+}
+
+START_TEST(descriptor_limit_is_raised)
+{
+    run_processes(8, join_with_few_descriptors);
+}
+END_TEST
+
+/* Before it can be reached: nobody waits for a rank that will not come. */
+static int one_has_no_descriptors(int rank, int size)
+{
+    struct rlimit limit = {20, 20};
+
+    (void)size;
+    if (rank != 1) {
+        CHECK_THAT(coll_init(NULL) == COLL_ERR_PEER);
+        CHECK_THAT(strstr(coll_last_error(), "rank 1 gave up: ") != NULL &&
+                   strstr(coll_last_error(), "the limit is 20") != NULL);
+        return 0;
+    }
+    CHECK_THAT(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    CHECK_THAT(coll_init(NULL) == COLL_ERR_SYSTEM);
+    CHECK_THAT(strstr(coll_last_error(), "the limit is 20") != NULL);
+    return 0;
+}
+
+START_TEST(failure_before_joining_is_told)
+{
+    run_processes(3 + _i, one_has_no_descriptors);
+}
+END_TEST
+
+static _Atomic int *told; /* shared: ranks that know of the failure */
+
+/* Rank 0 tries until the others, whenever they came, have seen it fail. */
+static int rank_0_has_no_descriptors(int rank, int size)
+{
+    struct rlimit limit = {20, 20};
+
+    if (rank != 0) {
+        coll_status_t status = coll_init(NULL);
+
+        atomic_fetch_add(told, 1);
+        CHECK_THAT(status == COLL_ERR_PEER);
+        CHECK_THAT(strstr(coll_last_error(), "rank 0 gave up: ") != NULL &&
+                   strstr(coll_last_error(), "the limit is 20") != NULL);
+        return 0;
+    }
+    CHECK_THAT(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    while (atomic_load(told) < size - 1)
+        CHECK_THAT(coll_init(NULL) == COLL_ERR_SYSTEM);
+    return 0;
+}
+
+START_TEST(failure_of_rank_0_before_its_claim_is_told)
+{
+    told = mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE,
+        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(told, MAP_FAILED);
+    run_processes(3, rank_0_has_no_descriptors);
+    munmap(told, sizeof(*told));
+}
+END_TEST
+
+/* A store that answers the greeting and nothing else. */
+static void *freeze(void *arg)
+{
+    int listener = *(int *)arg;
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    char request[10];
+
+    if (recv(fd, request, sizeof(request), MSG_WAITALL) == sizeof(request) &&
+        send(fd, request + 6, 4, MSG_NOSIGNAL) == 4)
+        while (recv(fd, request, 1, 0) > 0)
+            continue;
+    close(fd);
+    return NULL;
+}
+
+START_TEST(frozen_store_is_a_time_out)
+{
+    struct sockaddr_in sin = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(sin);
+    coll_options_t options = {.timeout_ms = 500};
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    pthread_t thread;
+    char text[16];
+
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&sin, sizeof(sin)), 0);
+    ck_assert_int_eq(listen(listener, 1), 0);
+    ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&sin, &len), 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, freeze, &listener), 0);
+    clear_environment();
+    snprintf(text, sizeof(text), "%d", _i);
+    setenv(ENV_RANK, text, 1);
+    setenv(ENV_WORLD_SIZE, "2", 1);
+    setenv(ENV_MASTER_ADDR, "127.0.0.1", 1);
+    snprintf(text, sizeof(text), "%d", ntohs(sin.sin_port));
+    setenv(ENV_MASTER_PORT, text, 1);
+    ck_assert_int_eq(coll_init(&options), COLL_ERR_TIMEOUT);
+    ck_assert_msg(strstr(coll_last_error(), "did not answer") != NULL, "%s",
+        coll_last_error());
+    pthread_join(thread, NULL);
+    close(listener);
+}
+END_TEST
+
 static int count_fds(void)
 {
     int count = 0;
@@ -364,7 +523,13 @@ int main(void)
     tcase_add_test(tc, back_end_can_be_chosen);
     tcase_add_loop_test(tc, time_out_is_read_from_the_environment, 0,
         (int)(sizeof(timeouts) / sizeof(timeouts[0])));
+    tcase_add_test(tc, too_many_ranks_are_refused_without_the_store);
     tcase_add_test(tc, descriptor_limit_is_named);
+    tcase_add_loop_test(tc, large_time_outs_are_no_short_ones, 0, 2);
+    tcase_add_test(tc, descriptor_limit_is_raised);
+    tcase_add_loop_test(tc, failure_before_joining_is_told, 0, 2);
+    tcase_add_test(tc, failure_of_rank_0_before_its_claim_is_told);
+    tcase_add_loop_test(tc, frozen_store_is_a_time_out, 0, 2);
     tcase_add_loop_test(tc, processes_join_and_reduce, 0, 3);
     tcase_add_test(tc, init_and_destroy_may_be_repeated);
     tcase_add_test(tc, failed_init_can_be_retried);

@@ -553,6 +553,34 @@ START_TEST(one_time_out_ends_all_waiting)
 }
 END_TEST
 
+/* Whoever hears of it first: the sentence does not grow on its way. */
+static void last_gives_up(struct coll_group *g, int rank, void *arg)
+{
+    struct late *late = arg;
+    const char *told;
+
+    EXPECT_OK(coll_barrier(g));
+    if (rank == g->size - 1)
+        g->timeout_ms = 100;
+    if (rank != 2)
+        EXPECT_FAILS(
+            coll_barrier(g), COLL_ERR_TIMEOUT, "timed out after 0.1 s");
+    told = strstr(coll_last_error(), "gave up: ");
+    EXPECT(told == NULL || strstr(told + 1, "gave up: ") == NULL, "%s",
+        coll_last_error());
+    pthread_barrier_wait(&late->done);
+}
+
+START_TEST(reason_is_passed_on_as_it_is)
+{
+    struct late late;
+
+    pthread_barrier_init(&late.done, NULL, 8);
+    harness_run(&store, 8, TIMEOUT_MS, last_gives_up, &late);
+    pthread_barrier_destroy(&late.done);
+}
+END_TEST
+
 /* --- Joining ------------------------------------------------------------ */
 
 struct joiner {
@@ -628,20 +656,44 @@ START_TEST(different_world_sizes_are_told)
 }
 END_TEST
 
+/* Also to a rank that has not been counted yet. */
+START_TEST(different_world_size_is_told_to_all)
+{
+    struct joiner j[4];
+
+    for (int i = 0; i < 4; i++)
+        join_start(&j[i], "sizes4/", TIMEOUT_MS, i, i == 0 ? 2 : 4);
+    for (int i = 0; i < 4; i++)
+        join_end(
+            &j[i], COLL_ERR_ENVIRONMENT, "has a world size of 4, rank 0 of 2");
+}
+END_TEST
+
+/* Ranks that are just starting are told, too. */
+START_TEST(wrong_set_up_is_told_to_late_ranks)
+{
+    struct joiner j[3];
+
+    join_start(&j[0], "late/", TIMEOUT_MS, 0, 3);
+    join_start(&j[1], "late/", TIMEOUT_MS, 1, 4);
+    join_end(&j[1], COLL_ERR_ENVIRONMENT, "rank 1 has a world size of 4");
+    join_start(&j[2], "late/", TIMEOUT_MS, 2, 3);
+    join_end(&j[0], COLL_ERR_ENVIRONMENT, "rank 1 has a world size of 4");
+    join_end(&j[2], COLL_ERR_ENVIRONMENT, "rank 1 has a world size of 4");
+}
+END_TEST
+
 START_TEST(same_rank_twice_is_told)
 {
-    struct joiner j[2];
-    int losers = 0;
+    struct joiner j[3];
+    int twice = _i;
 
-    join_start(&j[0], "twice/", 1500, 1, 3);
-    join_start(&j[1], "twice/", 1500, 1, 3);
-    for (int i = 0; i < 2; i++) {
-        pthread_join(j[i].thread, NULL);
-        losers += j[i].status == COLL_ERR_ENVIRONMENT &&
-                  strstr(j[i].text, "have the same RANK") != NULL;
-    }
-    /* At least the one whose registration was replaced. */
-    ck_assert_int_ge(losers, 1);
+    join_start(&j[0], "twice/", TIMEOUT_MS, 0, 3);
+    join_start(&j[1], "twice/", TIMEOUT_MS, twice, 3);
+    join_start(&j[2], "twice/", TIMEOUT_MS, 1, 3);
+    for (int i = 0; i < 3; i++)
+        join_end(&j[i], COLL_ERR_ENVIRONMENT,
+            "two workers of the job have the same RANK");
 }
 END_TEST
 
@@ -655,9 +707,9 @@ START_TEST(failed_attempt_can_be_repeated)
 
         snprintf(prefix, sizeof(prefix), "again/%d/", i);
         join_start(&j[1], prefix, 500, 1, 3);
-        join_end(&j[1], COLL_ERR_TIMEOUT, "waiting for ranks 0,2");
-        /* Rank 0 now finds a withdrawn registration and has to wait for the
-         * next one. */
+        join_end(&j[1], COLL_ERR_TIMEOUT, "waiting for rank 0");
+        join_start(&j[0], prefix, 500, 0, 3);
+        join_end(&j[0], COLL_ERR_TIMEOUT, "waiting for ranks 1,2");
         join_start(&j[0], prefix, TIMEOUT_MS, 0, 3);
         join_start(&j[2], prefix, TIMEOUT_MS, 2, 3);
         join_start(&j[1], prefix, TIMEOUT_MS, 1, 3);
@@ -677,11 +729,39 @@ START_TEST(garbage_in_the_store_is_no_group)
     ck_assert_int_eq(
         store_client_connect(&c, "127.0.0.1", store.port, deadline_ns, &e), 0);
     ck_assert_int_eq(
-        store_client_set(c, "garbage/shm/addr/1", "1 2 x", 5, deadline_ns, &e),
+        store_client_set(c, "garbage/shm/rank0", "1 2 x", 5, deadline_ns, &e),
         0);
     store_client_close(c);
-    join_start(&j, "garbage/", TIMEOUT_MS, 0, 2);
-    join_end(&j, COLL_ERR_STORE, "what rank 1 left in the store");
+    join_start(&j, "garbage/", TIMEOUT_MS, 1, 2);
+    join_end(&j, COLL_ERR_STORE, "what rank 0 left in the store");
+}
+END_TEST
+
+/* Or the next program of the same workers would find it. */
+START_TEST(nothing_of_a_group_stays_in_the_store)
+{
+    static const char *const key[] = {"tidy/shm/rank0"};
+    struct store_client *c;
+    struct joiner j[4];
+    struct err e = {0};
+    int exists = -1;
+    uint64_t deadline_ns = clock_deadline_ns(TIMEOUT_MS);
+
+    ck_assert_int_eq(
+        store_client_connect(&c, "127.0.0.1", store.port, deadline_ns, &e), 0);
+    for (int cycle = 0; cycle < 20; cycle++) {
+        for (int i = 0; i < 4; i++)
+            join_start(&j[i], "tidy/", TIMEOUT_MS, i, 4);
+        join_end(&j[cycle % 4], COLL_OK, "");
+        /* Looked at as soon as one rank has its group. */
+        ck_assert_int_eq(
+            store_client_check(c, key, 1, &exists, deadline_ns, &e), 0);
+        ck_assert_int_eq(exists, 0);
+        for (int i = 0; i < 4; i++)
+            if (i != cycle % 4)
+                join_end(&j[i], COLL_OK, "");
+    }
+    store_client_close(c);
 }
 END_TEST
 
@@ -739,10 +819,14 @@ int main(void)
     tcase_add_test(tc, leaving_after_the_last_operation_is_no_error);
     tcase_add_test(tc, late_ranks_are_named);
     tcase_add_test(tc, one_time_out_ends_all_waiting);
+    tcase_add_test(tc, reason_is_passed_on_as_it_is);
     tcase_add_test(tc, ranks_that_do_not_join_are_named);
     tcase_add_test(tc, missing_rank_0_is_named);
     tcase_add_test(tc, different_world_sizes_are_told);
-    tcase_add_test(tc, same_rank_twice_is_told);
+    tcase_add_test(tc, different_world_size_is_told_to_all);
+    tcase_add_test(tc, wrong_set_up_is_told_to_late_ranks);
+    tcase_add_loop_test(tc, same_rank_twice_is_told, 0, 2);
+    tcase_add_test(tc, nothing_of_a_group_stays_in_the_store);
     tcase_add_test(tc, failed_attempt_can_be_repeated);
     tcase_add_test(tc, garbage_in_the_store_is_no_group);
     tcase_add_test(tc, groups_leave_no_descriptor);

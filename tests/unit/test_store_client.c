@@ -2,6 +2,11 @@
  * silent, refuse, close, or talk nonsense. */
 #include "rendezvous/store_client.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
+#include <sys/syscall.h>
+#include <time.h>
+
 #include "test_store_net.h"
 #include "unit.h"
 
@@ -297,6 +302,45 @@ START_TEST(server_that_ends_releases_who_waits)
 }
 END_TEST
 
+static void assert_compare_set(const char *expected, const char *now)
+{
+    struct buf out;
+
+    buf_init(&out, 64);
+    assert_ok(store_client_compare_set(
+        a, "claim", expected, "mine", &out, later(), &e));
+    ck_assert_uint_eq(out.len, strlen(now));
+    ck_assert_mem_eq(buf_bytes(&out), now, out.len);
+    buf_fini(&out);
+}
+
+START_TEST(compare_set_takes_what_is_free_or_as_expected)
+{
+    assert_compare_set("theirs", "theirs"); /* missing: not set */
+    assert_compare_set("", "mine");
+    assert_get(b, "claim", "mine");
+    set_text(b, "claim", "theirs");
+    assert_compare_set("", "theirs");
+    assert_compare_set("mine", "theirs");
+    assert_compare_set("theirs", "mine");
+    assert_get(b, "claim", "mine");
+}
+END_TEST
+
+START_TEST(deleted_key_is_gone_when_the_call_returns)
+{
+    const char *keys[] = {"gone"};
+    int exists = -1;
+
+    set_text(b, "gone", "x");
+    assert_get(a, "gone", "x");
+    assert_ok(store_client_delete(a, "gone", later(), &e));
+    assert_ok(store_client_check(b, keys, 1, &exists, later(), &e));
+    ck_assert_int_eq(exists, 0);
+    assert_ok(store_client_delete(a, "gone", later(), &e));
+}
+END_TEST
+
 START_TEST(localhost_is_found)
 {
     struct store_client *c = NULL;
@@ -310,7 +354,7 @@ START_TEST(sixty_four_clients_meet)
 {
     struct store_client *clients[64];
     const char *keys[64];
-    char names[64][8];
+    char names[64][16];
 
     for (int i = 0; i < 64; i++) {
         clients[i] = connect_to(served.port);
@@ -443,6 +487,50 @@ START_TEST(name_that_does_not_resolve_is_told)
 }
 END_TEST
 
+/* Stands in for libc's: a clock and a resolver for the next test. */
+static bool is_world_fake;
+static time_t fake_seconds;
+
+int clock_gettime(clockid_t id, struct timespec *ts)
+{
+    long rc = syscall(SYS_clock_gettime, id, ts);
+
+    ts->tv_sec += fake_seconds;
+    return (int)rc;
+}
+
+int getaddrinfo(const char *host, const char *service,
+    const struct addrinfo *hints, struct addrinfo **out)
+{
+    static int (*real)(const char *, const char *, const struct addrinfo *,
+        struct addrinfo **);
+
+    if (is_world_fake) {
+        fake_seconds += 4;
+        return EAI_NONAME;
+    }
+    if (real == NULL)
+        *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    return real(host, service, hints, out);
+}
+
+START_TEST(unknown_name_is_not_tried_for_ever)
+{
+    struct store_client *c = NULL;
+
+    is_world_fake = true;
+    ck_assert_int_eq(store_client_connect(&c, "mistyped", 29500,
+                         clock_deadline_ns(30 * 60 * 1000), &e),
+        -ENOENT);
+    is_world_fake = false;
+    ck_assert_msg(strstr(e.msg, "does not resolve") != NULL, "%s", e.msg);
+    ck_assert_msg(strstr(e.msg, gai_strerror(EAI_NONAME)) != NULL, "%s", e.msg);
+    ck_assert_int_ge(fake_seconds, 60);
+    ck_assert_int_lt(fake_seconds, 120);
+    fake_seconds = 0;
+}
+END_TEST
+
 START_TEST(garbage_for_a_greeting_is_told_at_once)
 {
     static const struct step ssh[] = {{"", "5353482d322e30"}};
@@ -454,6 +542,22 @@ START_TEST(garbage_for_a_greeting_is_told_at_once)
         store_client_connect(&c, "127.0.0.1", f.port, later(), &e), -EPROTO);
     assert_names("127.0.0.1", f.port);
     ck_assert_msg(strstr(e.msg, "no TCPStore") != NULL, "%s", e.msg);
+    fake_stop(&f);
+}
+END_TEST
+
+/* What the attempts before found is the better reason. */
+START_TEST(attempt_without_time_left_does_not_hide_the_reason)
+{
+    struct fake f = {.closed_first = 2};
+    struct store_client *c = NULL;
+
+    fake_start(&f);
+    ck_assert_int_eq(store_client_connect(
+                         &c, "127.0.0.1", f.port, clock_deadline_ns(190), &e),
+        -ECONNRESET);
+    ck_assert_msg(strstr(e.msg, "closed at the greeting") != NULL, "%s", e.msg);
+    close(raw_connect(f.port)); /* in case that nobody came */
     fake_stop(&f);
 }
 END_TEST
@@ -603,6 +707,8 @@ int main(void)
     tcase_add_test(tc, value_larger_than_the_buffer_is_an_error);
     tcase_add_test(tc, numbers_that_are_none_end_the_connection);
     tcase_add_test(tc, server_that_ends_releases_who_waits);
+    tcase_add_test(tc, compare_set_takes_what_is_free_or_as_expected);
+    tcase_add_test(tc, deleted_key_is_gone_when_the_call_returns);
     tcase_add_test(tc, localhost_is_found);
     tcase_add_test(tc, sixty_four_clients_meet);
     suite_add_tcase(suite, tc);
@@ -612,6 +718,8 @@ int main(void)
     tcase_add_test(tc, refused_port_is_tried_until_the_deadline);
     tcase_add_test(tc, silent_peer_is_told_from_a_refused_port);
     tcase_add_test(tc, name_that_does_not_resolve_is_told);
+    tcase_add_test(tc, unknown_name_is_not_tried_for_ever);
+    tcase_add_test(tc, attempt_without_time_left_does_not_hide_the_reason);
     tcase_add_test(tc, garbage_for_a_greeting_is_told_at_once);
     tcase_add_test(tc, port_out_of_range_is_an_error);
     tcase_add_test(tc, server_that_closes_on_ping_is_asked_otherwise);

@@ -74,6 +74,9 @@ extern "C" {
 
 /* --- Status ------------------------------------------------------------ */
 
+/* Each enum ends with a second name of its first value, because before C++11
+ * there may be no comma at the end. */
+
 /* X(symbol, value, text): one list yields the codes and coll_strerror(). */
 #define COLL_STATUS_MAP(X)                                                     \
     X(COLL_OK, 0, "success")                                                   \
@@ -92,6 +95,7 @@ typedef enum coll_status {
 #define COLL_STATUS_ENUM(name, value, text) name = value,
     COLL_STATUS_MAP(COLL_STATUS_ENUM)
 #undef COLL_STATUS_ENUM
+        COLL_STATUS_FIRST = COLL_OK
 } coll_status_t;
 
 /* A fixed text for a status; never NULL, also for unknown values. */
@@ -114,6 +118,7 @@ typedef enum coll_dtype {
 #define COLL_DTYPE_ENUM(symbol, name, size) symbol,
     COLL_DTYPE_MAP(COLL_DTYPE_ENUM)
 #undef COLL_DTYPE_ENUM
+        COLL_DTYPE_FIRST = COLL_FLOAT32
 } coll_dtype_t;
 
 /*
@@ -121,7 +126,8 @@ typedef enum coll_dtype {
  * SUM and PRODUCT of integers wrap modulo 2^32 or 2^64. AVG is SUM divided
  * by the world size: for floats one rounded division, for integers the
  * quotient truncated toward zero. MIN and MAX of floats: if any rank's
- * element is NaN the result is NaN.
+ * element is NaN the result is NaN; -0 and +0 compare equal, so which of the
+ * two results follows from the order of the ranks.
  */
 #define COLL_OP_MAP(X)                                                         \
     X(COLL_SUM, "sum")                                                         \
@@ -134,6 +140,7 @@ typedef enum coll_op {
 #define COLL_OP_ENUM(symbol, name) symbol,
     COLL_OP_MAP(COLL_OP_ENUM)
 #undef COLL_OP_ENUM
+        COLL_OP_FIRST = COLL_SUM
 } coll_op_t;
 
 /* Bytes per element, 0 for an unknown type. */
@@ -163,7 +170,11 @@ typedef struct coll_options {
     const char *backend;
 } coll_options_t;
 
+#ifdef __cplusplus
+#define COLL_OPTIONS_INIT (coll_options_t())
+#else
 #define COLL_OPTIONS_INIT ((coll_options_t){0, NULL})
+#endif
 
 /*
  * Joins the job and creates the default group; blocks until every rank has
@@ -176,8 +187,18 @@ typedef struct coll_options {
  * which crun and torchrun provide; all ranks must run on one node in this
  * version (COLL_ERR_UNSUPPORTED else).
  *
+ * The store may come up later than the ranks, and so may the name of its
+ * host; but a name that the resolver says does not exist is tried for a
+ * minute at most.
+ *
+ * Ranks of one node need two file descriptors per rank. If the soft limit
+ * (RLIMIT_NOFILE) is too low, coll_init() raises it as far as needed; beyond
+ * the hard limit it fails with COLL_ERR_SYSTEM.
+ *
  * A second call without coll_destroy() in between: COLL_ERR_STATE. After a
- * failure the library is as before the call.
+ * failure the library is as before the call. If one rank fails or dies in
+ * coll_init(), so do the others that have reached it, without waiting for
+ * their time-out; all may call it again.
  */
 COLL_API coll_status_t coll_init(const coll_options_t *options);
 

@@ -1,0 +1,279 @@
+/*
+ * The processes of the other ranks: a socket and a pidfd for each, all in one
+ * epoll set, and the messages that ranks exchange while a group is made.
+ *
+ * A death is noticed by whichever comes first. The socket's end of file also
+ * covers a peer in another PID namespace and one that has replaced its
+ * program; the pidfd one whose socket lives on in a process that it has
+ * forked. A pidfd becomes readable when the process ends, whether or not
+ * somebody has waited for it, so a zombie is dead.
+ */
+#include "shm_internal.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "rendezvous/base/clock.h"
+
+#define MAGIC 0x636f6c32u
+
+/* pidfd_open() has this number on every architecture. */
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+/* The high half of an event's data; the low half is a rank or descriptor. */
+enum watch { WATCH_LISTENER, WATCH_STRANGER, WATCH_LINK, WATCH_PIDFD };
+
+static int watch(struct shm_state *s, int fd, enum watch what, int index)
+{
+    struct epoll_event ev = {
+        .events = EPOLLIN | EPOLLRDHUP,
+        .data.u64 = (uint64_t)what << 32 | (uint32_t)index,
+    };
+
+    return epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev) < 0 ? -errno : 0;
+}
+
+int shm_watch_listener(struct shm_state *s, int fd)
+{
+    return watch(s, fd, WATCH_LISTENER, fd);
+}
+
+int shm_watch_stranger(struct shm_state *s, int fd)
+{
+    return watch(s, fd, WATCH_STRANGER, fd);
+}
+
+void shm_unwatch(struct shm_state *s, int fd)
+{
+    epoll_ctl(s->epoll, EPOLL_CTL_DEL, fd, NULL);
+}
+
+int shm_add_peer(struct shm_state *s, int rank, int fd, pid_t pid)
+{
+    struct shm_peer *peer = &s->peers[rank];
+    int rc;
+
+    *peer = (struct shm_peer){.link = fd, .pidfd = -1, .pid = pid};
+    rc = watch(s, fd, WATCH_LINK, rank);
+    if (rc < 0 || pid <= 0)
+        return rc;
+    peer->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (peer->pidfd >= 0)
+        return watch(s, peer->pidfd, WATCH_PIDFD, rank);
+    /* Linux before 5.3, or a sandbox: /proc has to do. */
+    return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? -errno : 0;
+}
+
+void shm_drop_peer(struct shm_state *s, int rank)
+{
+    struct shm_peer *peer = &s->peers[rank];
+
+    if (peer->link >= 0) {
+        shm_unwatch(s, peer->link);
+        shutdown(peer->link, SHUT_RDWR);
+        close(peer->link);
+    }
+    if (peer->pidfd >= 0) {
+        shm_unwatch(s, peer->pidfd);
+        close(peer->pidfd);
+    }
+    peer->link = -1;
+    peer->pidfd = -1;
+}
+
+/* Room for one descriptor beside a message. */
+union passed {
+    struct cmsghdr header;
+    char space[CMSG_SPACE(sizeof(int))];
+};
+
+int shm_send(int fd, struct shm_message *msg, int descriptor)
+{
+    struct iovec iov = {msg, sizeof(*msg)};
+    union passed passed = {0};
+    struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    msg->magic = MAGIC;
+    if (descriptor >= 0) {
+        struct cmsghdr *c = &passed.header;
+
+        header.msg_control = passed.space;
+        header.msg_controllen = sizeof(passed.space);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(c), &descriptor, sizeof(int));
+    }
+    /* So few messages go over a socket that its buffer has room. */
+    return sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
+}
+
+static int take_descriptor(struct msghdr *header)
+{
+    struct cmsghdr *c = CMSG_FIRSTHDR(header);
+    int fd;
+
+    if (c == NULL || c->cmsg_level != SOL_SOCKET ||
+        c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int)))
+        return -1;
+    memcpy(&fd, CMSG_DATA(c), sizeof(int));
+    return fd;
+}
+
+int shm_receive(int fd, struct shm_message *msg, int *descriptor)
+{
+    struct iovec iov = {msg, sizeof(*msg)};
+    union passed passed;
+    ssize_t n = -1;
+
+    /* ECONNRESET is reported once, in front of messages that are still
+     * there: the other side has closed without having read ours. */
+    for (int tries = 0; tries < 3; tries++) {
+        struct msghdr header = {
+            .msg_iov = &iov,
+            .msg_iovlen = 1,
+            .msg_control = passed.space,
+            .msg_controllen = sizeof(passed.space),
+        };
+
+        n = recvmsg(fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+        *descriptor = n < 0 ? -1 : take_descriptor(&header);
+        if (n >= 0 || (errno != EINTR && errno != ECONNRESET))
+            break;
+    }
+    if (n < 0 && errno != ECONNRESET && errno != EINTR)
+        return errno == EAGAIN ? 0 : -errno;
+    if (n == (ssize_t)sizeof(*msg) && msg->magic == MAGIC) {
+        msg->text[sizeof(msg->text) - 1] = '\0';
+        return 1;
+    }
+    if (*descriptor >= 0)
+        close(*descriptor);
+    *descriptor = -1;
+    return -ECONNRESET;
+}
+
+/* What a peer says last is still in its socket when it is dead. */
+static void read_link(
+    struct shm_state *s, int rank, bool has_ended, struct shm_event *ev)
+{
+    struct shm_peer *peer = &s->peers[rank];
+    int rc = -ECONNRESET;
+
+    ev->rank = rank;
+    if (peer->link >= 0)
+        rc = shm_receive(peer->link, &ev->msg, &ev->fd);
+    if (rc > 0) {
+        ev->kind = SHM_EV_MESSAGE;
+    } else if (rc < 0 || has_ended) {
+        shm_drop_peer(s, rank);
+        peer->is_lost = true;
+        if (s->verdict_ns == 0)
+            s->verdict_ns = clock_deadline_ns(SHM_VERDICT_MS);
+        ev->kind = SHM_EV_LOST;
+    }
+}
+
+void shm_peer_event(struct shm_state *s, int rank, struct shm_event *ev)
+{
+    ev->kind = SHM_EV_NONE;
+    ev->fd = -1;
+    read_link(s, rank, false, ev);
+}
+
+int shm_next_event(struct shm_state *s, int timeout_ms, struct shm_event *ev)
+{
+    struct epoll_event raw;
+    int n = epoll_wait(s->epoll, &raw, 1, timeout_ms);
+    int index;
+
+    ev->kind = SHM_EV_NONE;
+    ev->fd = -1;
+    if (n <= 0)
+        return n == 0 || errno == EINTR ? 0 : -errno;
+    index = (int)(uint32_t)raw.data.u64;
+    switch ((enum watch)(raw.data.u64 >> 32)) {
+    case WATCH_LISTENER:
+        ev->kind = SHM_EV_LISTENER;
+        break;
+    case WATCH_STRANGER:
+        ev->kind = SHM_EV_STRANGER;
+        ev->fd = index;
+        break;
+    case WATCH_LINK:
+        read_link(s, index, false, ev);
+        break;
+    case WATCH_PIDFD:
+        read_link(s, index, true, ev);
+        break;
+    }
+    return 0;
+}
+
+bool shm_may_judge(const struct shm_state *s, int rank)
+{
+    return s->rank == 0 || rank == 0 || clock_now_ns() >= s->verdict_ns;
+}
+
+/* For kernels without pidfd. A zombie still has threads while only its first
+ * one has ended. */
+static bool is_dead_by_proc(pid_t pid)
+{
+    char path[64];
+    char text[512];
+    char *at;
+    char state;
+    long threads;
+    size_t n;
+    FILE *f;
+
+    if (kill(pid, 0) < 0 && errno == ESRCH)
+        return true;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    f = fopen(path, "re");
+    if (f == NULL)
+        return false;
+    n = fread(text, 1, sizeof(text) - 1, f);
+    fclose(f);
+    text[n] = '\0';
+    at = strrchr(text, ')'); /* the name before it may hold anything */
+    if (at == NULL ||
+        sscanf(at + 1,
+            " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+            "%*s %ld",
+            &state, &threads) != 2)
+        return false;
+    return (state == 'Z' || state == 'X') && threads <= 1;
+}
+
+void shm_look_for_deaths(struct shm_state *s)
+{
+    struct shm_event ev;
+
+    /* Every event but one is the last of its kind, so this ends. */
+    while (shm_next_event(s, 0, &ev) == 0 && ev.kind != SHM_EV_NONE) {
+        if (ev.kind != SHM_EV_MESSAGE)
+            continue;
+        if (ev.fd >= 0)
+            close(ev.fd);
+        if (ev.msg.kind == SHM_FAILURE && ev.msg.status < 0)
+            shm_note_failure(s, ev.rank, (uint32_t)-ev.msg.status, ev.msg.text);
+    }
+    for (int r = 0; r < s->size; r++) {
+        struct shm_peer *peer = &s->peers[r];
+
+        if (peer->pidfd < 0 && peer->pid > 0 && !peer->is_lost &&
+            shm_is_behind(s, r) && is_dead_by_proc(peer->pid)) {
+            shm_drop_peer(s, r);
+            peer->is_lost = true;
+        }
+    }
+}
