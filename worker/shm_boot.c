@@ -986,9 +986,9 @@ static coll_status_t read_old_note(struct boot *b, char *out, size_t cap)
 }
 
 /*
- * Waits until rank 0's claim is there. *is_stale: it is a failure that was
- * noted before this rank came. Whether that was in the same attempt cannot be
- * known; waiting for the next one is what heals.
+ * Waits until rank 0's claim is there. *is_stale: look again, it is gone, or a
+ * failure that was noted before this rank came. Whether that was in the same
+ * attempt cannot be known; waiting for the next one is what heals.
  */
 static coll_status_t find_claim(
     struct boot *b, const char *old_note, struct claim *claim, bool *is_stale)
@@ -1009,7 +1009,9 @@ static coll_status_t find_claim(
     }
     if (rc < 0)
         return fail_store(rc, &e);
-    *is_stale = text[0] == NOTE && strcmp(text, old_note) == 0;
+    /* Empty: the key was removed between waiting for it and reading it. */
+    *is_stale =
+        text[0] == '\0' || (text[0] == NOTE && strcmp(text, old_note) == 0);
     if (*is_stale || parse_claim(claim, text))
         return COLL_OK;
     if (text[0] == NOTE && sscanf(text + 1, "%d %*s %n", &status, &at) == 1 &&

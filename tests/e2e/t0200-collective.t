@@ -1,7 +1,7 @@
 #!/bin/bash
 # Programs that link libcollective, under crun and alone.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 30
+plan 32
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -23,6 +23,23 @@ for n in 1 2 3 4 8; do
     is "$status" 0 "mixed operations, $n ranks"
     is "$(grep -c "of $n ok" <<<"$out")" $n "every rank checked its results"
 done
+
+bad=0
+for _ in 1 2 3 4 5; do
+    run env COLL_TIMEOUT=20 "$CRUN" --nproc_per_node=4 sh -c \
+        "'$EXAMPLES/hello' && '$EXAMPLES/hello' && '$EXAMPLES/hello'"
+    [[ $status -eq 0 && $(grep -c 'sum of 4 ranks: 6' <<<"$out") -eq 3 ]] ||
+        ((++bad))
+done
+is "$bad" 0 "PG-08 several programs after each other in one worker"
+
+if command -v g++ >/dev/null; then
+    g++ -std=c++98 -pedantic -Wall -Werror -fsyntax-only -x c++ \
+        "$ROOT/worker/include/collective.h" 2>err
+    ok $? "the header is C++98" || diag "$(cat err)"
+else
+    skip 1 "no g++ here"
+fi
 
 # Nothing is kept in /dev/shm, so neither its size nor its absence matters.
 if unshare -Urm true 2>/dev/null; then

@@ -24,7 +24,7 @@ else
     enough=40
 fi
 
-plan 58
+plan 60
 
 # The number on the line that begins with a name.
 value()
@@ -134,6 +134,12 @@ told()
     like "$err" "^train_fashion: $1" "$2: the right one"
     is "$out" "" "$2: nothing on stdout"
 }
+
+mkdir "$TMP/fifo"
+mkfifo "$TMP/fifo/train-images-idx3-ubyte.gz"
+RUN_TIMEOUT=20 run "$TRAIN" --steps 1 --data "$TMP/fifo"
+is "$status" 1 "a fifo among the data files: status 1"
+like "$err" 'not a regular file' "a fifo among the data files is told"
 
 run "$CRUN" --nproc_per_node=2 "$TRAIN" --data "$TMP/nowhere"
 told "$TMP/nowhere/train-images-idx3-ubyte.gz: no such file.*install the \
