@@ -49,27 +49,31 @@ ALL_LDFLAGS = -pthread $(filter -fsanitize% --coverage,$(FLAGS_$(FLAVOR))) \
 # Sources by wildcard: a new file in a folder needs no change here. What
 # libcollective takes from rendezvous/ must not need libuv.
 BASE_SRCS := $(wildcard rendezvous/base/*.c)
-RDZV_WORKER_SRCS := rendezvous/resolve.c rendezvous/store_client.c \
-	rendezvous/store_codec.c
 RDZV_SRCS := $(wildcard rendezvous/*.c)
+RDZV_WORKER_SRCS := $(filter-out %_uv.c,$(RDZV_SRCS))
 AGENT_SRCS := $(wildcard agent/*.c)
 WORKER_SRCS := $(wildcard worker/*.c)
 UNIT_SRCS := $(wildcard tests/unit/test_*.c)
 FUZZ_SRCS := $(wildcard tests/fuzz/fuzz_*.c)
 HELPER_SRCS := $(wildcard tests/e2e/helpers/*.c)
 EXAMPLE_SRCS := $(wildcard docs/examples/*.c)
-CMD_SRCS := $(wildcard cmd/*.c)
+PROGRAMS := crun crund
+PROGRAM_SRCS := $(PROGRAMS:%=cmd/%.c)
+CMD_SRCS := $(filter-out $(PROGRAM_SRCS),$(wildcard cmd/*.c))
+INTEROP_SRCS := $(wildcard tests/interop/*.c)
 FAKE_SRCS := $(wildcard tests/fakes/*.c)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 bin = $(patsubst %.c,$(BUILD)/$(2)/%,$(notdir $(1)))
 
 CRUN := $(BUILD)/crun
+PROGRAM_BINS := $(PROGRAMS:%=$(BUILD)/%)
 LIB_A := $(BUILD)/libcollective.a
 LIB_SO := $(BUILD)/libcollective.so.$(VERSION)
 UNIT_BINS := $(call bin,$(UNIT_SRCS),tests)
 FUZZ_BINS := $(call bin,$(FUZZ_SRCS),fuzz)
 HELPER_BINS := $(call bin,$(HELPER_SRCS),helpers)
+INTEROP_BINS := $(call bin,$(INTEROP_SRCS),interop)
 EXAMPLE_BINS := $(call bin,$(EXAMPLE_SRCS),examples)
 FAKE_LIBS := $(patsubst tests/fakes/%.c,$(BUILD)/fakes/%.so,$(FAKE_SRCS))
 
@@ -81,7 +85,7 @@ say = $(if $(V),,@printf '  %-7s %s\n' $(1) $(2))
 .SUFFIXES:
 
 .PHONY: all
-all: $(CRUN) lib examples ## build crun, libcollective and the examples
+all: $(PROGRAM_BINS) lib examples ## build the programs, libcollective, examples
 
 .PHONY: lib
 lib: $(LIB_A) $(LIB_SO)
@@ -104,7 +108,8 @@ $(BUILD)/obj/%.o: %.c Makefile VERSION $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CPPFLAGS) $(EXTRA_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
-$(call obj,$(RDZV_SRCS) $(AGENT_SRCS) $(CMD_SRCS) $(UNIT_SRCS)): \
+$(call obj,$(filter %_uv.c,$(RDZV_SRCS)) $(AGENT_SRCS) $(CMD_SRCS) \
+	$(PROGRAM_SRCS) $(UNIT_SRCS)): \
 	private EXTRA_CPPFLAGS = $(UV_CFLAGS)
 # Reduction loops are written for the vectoriser.
 $(call obj,worker/coll_reduce.c): private FLAGS_release := -O3
@@ -125,14 +130,21 @@ $(LIB_A): $(BUILD)/libcollective.o
 
 $(LIB_SO): $(call obj,$(WORKER_SRCS) $(RDZV_WORKER_SRCS) $(BASE_SRCS))
 	$(call say,LD,$@)
-	$(Q)$(CC) -shared -Wl,-soname,libcollective.so.$(SOVERSION) \
+	$(Q)$(CC) -shared -Wl,-z,nodelete -Wl,-soname,libcollective.so.$(SOVERSION) \
 		-o $@ $^ $(ALL_LDFLAGS) -lm
 	$(Q)ln -sf $(notdir $@) $(BUILD)/libcollective.so.$(SOVERSION)
 	$(Q)ln -sf $(notdir $@) $(BUILD)/libcollective.so
 
-$(CRUN): $(call obj,$(CMD_SRCS) $(AGENT_SRCS) $(RDZV_SRCS) $(BASE_SRCS))
+$(BUILD)/crun: $(call obj,cmd/crun.c $(CMD_SRCS) $(AGENT_SRCS) $(RDZV_SRCS) \
+	$(BASE_SRCS))
 	$(call say,LD,$@)
 	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(UV_LIBS) -ldl
+
+# A host of stores needs neither the agent nor libuv.
+$(BUILD)/crund: $(call obj,cmd/crund.c $(CMD_SRCS) $(RDZV_WORKER_SRCS) \
+	$(BASE_SRCS))
+	$(call say,LD,$@)
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS)
 
 # Examples see only what a user sees: the public header and the library.
 $(BUILD)/examples/%: docs/examples/%.c $(LIB_A) worker/include/collective.h
@@ -144,7 +156,7 @@ $(BUILD)/examples/%: docs/examples/%.c $(LIB_A) worker/include/collective.h
 $(BUILD)/examples/train_fashion: private EXAMPLE_LIBS = -lz -lblas
 
 INTERNAL_OBJS = $(call obj,$(AGENT_SRCS) $(RDZV_SRCS) $(BASE_SRCS) \
-	$(WORKER_SRCS) $(filter cmd/options.c,$(CMD_SRCS)))
+	$(WORKER_SRCS) $(CMD_SRCS))
 
 $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $(INTERNAL_OBJS)
 	$(call say,LD,$@)
@@ -159,6 +171,12 @@ $(BUILD)/helpers/%: tests/e2e/helpers/%.c $(LIB_A) worker/include/collective.h
 		-Wextra $(FLAGS_$(FLAVOR)) $(CFLAGS) -o $@ $< $(LIB_A) -pthread \
 		$(ALL_LDFLAGS) -lm
 
+# What the peers of interop tests are run against: internals and all.
+$(BUILD)/interop/%: $(BUILD)/obj/tests/interop/%.o $(INTERNAL_OBJS)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(UV_LIBS) -ldl -lm
+
 $(BUILD)/fakes/%.so: tests/fakes/%.c
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
@@ -166,7 +184,9 @@ $(BUILD)/fakes/%.so: tests/fakes/%.c
 
 # Without libFuzzer a fuzz target is linked to a driver that replays a corpus.
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o \
-	$(call obj,$(filter-out rendezvous/%_server.c,$(RDZV_SRCS)) $(BASE_SRCS))
+	$(filter-out $(FUZZ_BINS:$(BUILD)/fuzz/%=$(BUILD)/obj/tests/fuzz/%.o) \
+	$(BUILD)/obj/tests/fuzz/replay.o,$(call obj,$(wildcard tests/fuzz/*.c))) \
+	$(call obj,$(RDZV_WORKER_SRCS) $(BASE_SRCS))
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS)
@@ -200,6 +220,10 @@ tsan: ## the same tests with ThreadSanitizer
 .PHONY: bench
 bench: all ## print the benchmark tables (ratios against peers)
 	@BUILD=$(BUILD) scripts/bench
+
+.PHONY: interop
+interop: all $(INTEROP_BINS) ## run real PyTorch against crun, and crun against it
+	@BUILD=$(BUILD) scripts/interop
 
 .PHONY: fuzz
 fuzz: ## run each fuzz target for FUZZ_SECONDS (60) under libFuzzer

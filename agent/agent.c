@@ -26,6 +26,8 @@
 #include "rendezvous/base/err.h"
 #include "rendezvous/base/log.h"
 #include "rendezvous/base/text.h"
+#include "rendezvous/poller_uv.h"
+#include "rendezvous/store_port.h"
 #include "rendezvous/store_server.h"
 
 #define HOST_MAX 256
@@ -50,8 +52,11 @@ struct agent {
     uv_loop_t loop;
     struct lifecycle life;
     struct agent_worker *workers; /* owned, [job->nproc] */
+    struct poller *poller; /* of the store, a guest in the loop */
+    struct poller_uv poller_uv;
     struct store_server *store;
-    int store_port;
+    struct store_port *port;
+    int port_number;
     struct console *console;
     uv_poll_t front_poll;
     uv_signal_t child_signal;
@@ -375,7 +380,7 @@ static int start_worker(struct agent *a, int local_rank)
         .group_world_size = 1,
         .role = "default",
         .master_addr = job->master_addr,
-        .master_port = a->store_port,
+        .master_port = a->port_number,
         .run_id = job->run_id != NULL ? job->run_id : a->run_id};
     struct spawn s = {.path = job->program.path,
         .argv = job->program.argv,
@@ -448,12 +453,27 @@ static void start_workers(struct agent *a)
 
 static int open_store(struct agent *a, struct err *e)
 {
-    int rc = store_server_create(&a->store, &a->loop);
+    int rc = poller_create(&a->poller);
 
+    if (rc == 0)
+        rc = poller_uv_start(&a->poller_uv, &a->loop, a->poller);
+    if (rc == 0)
+        rc = store_server_create(&a->store, a->poller, NULL);
     if (rc < 0)
         return err_set(e, rc, "cannot create the store: %s", strerror(-rc));
-    return store_server_listen(
-        a->store, a->job->master_addr, a->job->master_port, &a->store_port, e);
+    rc = store_port_create(&a->port, a->poller, a->job->master_addr,
+        a->job->master_port, NULL, &a->port_number, e);
+    if (rc == 0)
+        store_port_set_store(a->port, a->store);
+    return rc;
+}
+
+static void close_store(struct agent *a)
+{
+    store_port_destroy(a->port);
+    store_server_destroy(a->store);
+    poller_uv_close(&a->poller_uv, NULL);
+    poller_destroy(a->poller);
 }
 
 static int watch_events(struct agent *a)
@@ -492,7 +512,7 @@ static void close_if_open(uv_handle_t *handle)
 static void close_all(struct agent *a)
 {
     log_set_writer(NULL, NULL);
-    store_server_destroy(a->store);
+    close_store(a);
     console_destroy(a->console);
     for (int i = 0; a->workers != NULL && i < a->job->nproc; i++) {
         close_pidfd(&a->workers[i]);

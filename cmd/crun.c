@@ -3,17 +3,16 @@
  * found before anything is started; then the front forks the agent.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "agent/agent.h"
 #include "agent/devices.h"
 #include "agent/front.h"
 #include "agent/lifecycle.h"
 #include "cmd/options.h"
+#include "cmd/standard_fds.h"
 #include "rendezvous/base/log.h"
 
 #define EXIT_FAILED 1
@@ -27,21 +26,6 @@ static int usage_error(const struct err *e)
         "crun --help lists the options\n",
         e->msg);
     return EXIT_USAGE;
-}
-
-/* Descriptors 0, 1 and 2 must exist, or the next thing opened would become
- * one of them and the workers' output would go there. */
-static int open_standard_descriptors(void)
-{
-    int fd;
-
-    do
-        fd = open("/dev/null", O_RDWR);
-    while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd < 0)
-        return -errno;
-    close(fd);
-    return 0;
 }
 
 static int run(void *job)
@@ -71,7 +55,7 @@ int main(int argc, char **argv)
         puts("crun " CRUN_VERSION);
         return fflush(stdout) == 0 ? 0 : EXIT_FAILED;
     }
-    if (open_standard_descriptors() < 0) {
+    if (standard_fds_open() < 0) {
         fprintf(stderr, "crun: error: /dev/null: %s\n", strerror(errno));
         return EXIT_FAILED;
     }

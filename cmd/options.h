@@ -1,8 +1,4 @@
-/*
- * crun's command line. One table describes every option: its spelling, its
- * type, where the value goes, its help. Parsing, --help and the checks all
- * read that table.
- */
+/* crun's command line, by a table (option_table.h). */
 #ifndef CRUN_CMD_OPTIONS_H
 #define CRUN_CMD_OPTIONS_H
 
@@ -28,12 +24,11 @@ struct options {
 };
 
 /*
- * Parses argv; the strings are borrowed from it. Rules, as torchrun's:
- * dashes and underscores are the same, `--opt value` and `--opt=value` too,
- * the last one of a repeated option counts, `--` ends the options, and the
- * first word that is no option is the program: all after it is the
- * program's. A missing program is an error unless --help or --version is
- * given. On failure o is undefined and e says what was wrong.
+ * Parses argv; the strings are borrowed from it. The rules are those of
+ * option_table_parse(), which are torchrun's; the first word that is no
+ * option is the program: all after it is the program's. A missing program is
+ * an error unless --help or --version is given. On failure o is undefined
+ * and e says what was wrong.
  */
 int options_parse(struct options *o, int argc, char **argv, struct err *e);
 

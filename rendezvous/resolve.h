@@ -3,6 +3,7 @@
 #define CRUN_RENDEZVOUS_RESOLVE_H
 
 #include <netdb.h>
+#include <stdint.h>
 
 /*
  * As getaddrinfo() for TCP; the caller frees *out with freeaddrinfo(). A
@@ -12,5 +13,13 @@
  * AI_PASSIVE. Returns 0 or an EAI_ code for gai_strerror().
  */
 int resolve(const char *host, int port, int flags, struct addrinfo **out);
+
+/*
+ * The same, but it returns at the deadline at the latest, with EAI_INPROGRESS
+ * then. A name is looked up in a thread of its own, which ends by itself when
+ * the resolver has answered after all.
+ */
+int resolve_until(const char *host, int port, int flags, uint64_t deadline_ns,
+    struct addrinfo **out);
 
 #endif

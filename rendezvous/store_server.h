@@ -1,37 +1,39 @@
 /*
- * A store on a TCP port, served by the caller's libuv loop.
- *
- * struct store_keys (the key space) and struct store_session (one client's
- * protocol state) do no I/O; this file gives them sockets. A server owns one
- * key space. Destroying the server closes its listeners and every client.
+ * A store with its clients: a key space (store_keys.h), and one session
+ * (store_session.h) and one socket for each client. Several can live in one
+ * process. Clients come from a port (store_port.h).
  */
 #ifndef CRUN_RENDEZVOUS_STORE_SERVER_H
 #define CRUN_RENDEZVOUS_STORE_SERVER_H
 
+#include <stddef.h>
 #include <stdint.h>
-#include <uv.h>
 
-#include "rendezvous/base/err.h"
+#include "rendezvous/poller.h"
+#include "rendezvous/store_codec.h"
+#include "rendezvous/store_limits.h"
 
 struct store_server;
 
-int store_server_create(struct store_server **out, uv_loop_t *loop);
+/* The poller is borrowed; limits (NULL: the defaults) are copied. */
+int store_server_create(struct store_server **out, struct poller *p,
+    const struct store_limits *limits);
+
+/* Closes every client, also in the middle of poller_run(). Takes NULL. No port
+ * may have it as its store any more. */
+void store_server_destroy(struct store_server *s);
 
 /*
- * Listens on every address that host resolves to on this machine, all with
- * one port; port 0 lets the kernel choose. *bound_port is the port. A
- * numeric host is not looked up. Errors name host and port: -EADDRINUSE,
- * -EADDRNOTAVAIL (no address of this machine), resolver's errors.
+ * Takes a connected, non-blocking socket (also on failure) as a client that
+ * speaks a dialect; head is what it has already sent. 0 or a negative errno,
+ * which is the client's fault alone and has been logged.
  */
-int store_server_listen(struct store_server *s, const char *host, int port,
-    int *bound_port, struct err *e);
+int store_server_adopt(struct store_server *s, int fd,
+    enum store_dialect dialect, const void *head, size_t head_len);
 
-/* How long a connection may stay without a greeting; 30 s unless set. For
- * connections accepted from now on. */
-void store_server_set_greeting_ms(struct store_server *s, uint64_t ms);
+size_t store_server_clients(const struct store_server *s);
 
-/* Closes everything; memory is freed by the loop's later close callbacks,
- * so run the loop until it is empty. Takes NULL. */
-void store_server_destroy(struct store_server *s);
+/* Keys with a value. */
+size_t store_server_keys(const struct store_server *s);
 
 #endif

@@ -1,9 +1,13 @@
 /*
- * One client's conversation with a store. No I/O: the bytes that came in go
- * to store_session_feed(), the bytes to send lie in out.
+ * One client's conversation with a store. No I/O: the bytes that came in are
+ * fed, the bytes to send lie in out.
  *
- * A request of one client can release the WAIT of another: the answer is
- * then appended to that other session's out, and its wake_cb is called.
+ * A request of one client can end the WAIT of another: the answer is then
+ * appended to that other session's out, and its wake_cb is called.
+ *
+ * A client that does not read its replies is not served further until it
+ * does: while more than STORE_OUT_HIGH bytes lie unsent the session executes
+ * nothing (it is stalled), and its owner reads nothing from the client.
  */
 #ifndef CRUN_RENDEZVOUS_STORE_SESSION_H
 #define CRUN_RENDEZVOUS_STORE_SESSION_H
@@ -15,42 +19,65 @@
 #include "rendezvous/base/err.h"
 #include "rendezvous/store_codec.h"
 #include "rendezvous/store_keys.h"
+#include "rendezvous/store_out.h"
 
-/* Replies that may lie unsent before the client is taken for stuck: room for
- * a largest value and many small ones. */
-#define STORE_OUTPUT_MAX (STORE_VALUE_MAX + ((size_t)1 << 20))
+#define STORE_OUT_HIGH ((size_t)1 << 20)
+
+/* Unsent bytes with which a client gets no further notice of a watched key
+ * but its end: it has asked for them, and does not read. */
+#define STORE_NOTICES_HIGH (16 * STORE_OUT_HIGH)
 
 struct store_session;
 
 /*
  * Out has grown by another client's doing, or could not (rc < 0: close the
- * connection). Called from within that client's store_session_feed(); may
- * end this session, but no other.
+ * connection: the store has no memory for it, or it does not read its
+ * notices). Called from within that client's store_session_feed(), _added()
+ * or _sent(); may end this session, and do nothing else with any.
  */
 typedef void store_session_wake_cb(struct store_session *s, int rc);
 
 struct store_session {
     struct store_keys *keys; /* borrowed */
+    const struct store_limits *limits; /* borrowed */
     store_session_wake_cb *wake_cb;
-    bool has_greeted;
+    enum store_dialect dialect;
+    bool has_greeted; /* C: VALIDATE has come */
+    bool is_stalled; /* read nothing more; send, then resume */
     struct store_parser parser;
-    struct buf in; /* an incomplete request; empty otherwise */
-    struct buf out; /* the owner consumes what it has sent */
-    struct store_waiter waiter;
+    struct buf in; /* what is not executed yet; empty otherwise */
+    struct store_out out; /* the owner tells what it has sent */
+    size_t charged; /* bytes of in and out that the budget knows of */
+    struct store_party party;
 };
 
 void store_session_init(struct store_session *s, struct store_keys *keys,
+    const struct store_limits *limits, enum store_dialect dialect,
     store_session_wake_cb *wake_cb);
 
-/* Forgets the pending WAIT and frees the buffers. */
+/* Forgets what the client waits for and frees the buffers. */
 void store_session_fini(struct store_session *s);
 
 /*
  * Executes the requests that are complete with these bytes. 0, or a negative
  * errno with the reason in e: then the connection has to be closed, and
- * nothing more be fed. -ENOBUFS: the client does not read its replies.
+ * nothing more be fed. At most 1 MiB at a time; what comes while the session
+ * is stalled is kept.
  */
 int store_session_feed(
     struct store_session *s, const void *bytes, size_t len, struct err *e);
+
+/*
+ * Where a large request is under way: memory behind what has come of it, so
+ * that bytes need not be copied. *len bytes: no more than are missing, and no
+ * more than 1 MiB or what is there. Returns NULL if there is nothing of the
+ * kind or no memory: feed then. Follow with store_session_added().
+ */
+char *store_session_space(struct store_session *s, size_t *len);
+int store_session_added(struct store_session *s, size_t len, struct err *e);
+
+/* Out was sent: says how much, and executes what was stalled if there is room
+ * now. Errors as of feed. */
+int store_session_sent(struct store_session *s, size_t len, struct err *e);
 
 #endif

@@ -13,7 +13,6 @@
 #include <stdint.h>
 
 #include "collective.h"
-#include "rendezvous/store_client.h"
 
 /* X(symbol, name): what one operation can be. */
 #define COLL_KIND_MAP(X)                                                       \
@@ -56,7 +55,11 @@ struct coll_group {
 
 /* What a back end may use while a group is being made. */
 struct coll_boot {
-    struct store_client *store; /* borrowed; NULL for "self" */
+    coll_store_t *store; /* borrowed; NULL for "self" */
+    /* NULL, or rank 0 hosts the store for this one attempt, and a back end
+     * that finds rank 0 to have given up earlier sets it and fails: there will
+     * be another store. */
+    bool *is_over;
     const char *prefix; /* in front of every key, ends in '/' */
     uint64_t deadline_ns;
 };

@@ -1,124 +1,32 @@
 /*
- * coll_init(): who this process is, from the environment; the store; the
- * choice of the back end; the default group. The default group is the only
- * state of the library that is not reached from a handle.
+ * coll_init(): the choice of the back end; the store, which rank 0 hosts if
+ * nobody else does; the default group. That and its store are the only state
+ * of the library that is not reached from a handle.
  */
 #include "backend.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <time.h>
 
+#include "coll_worker.h"
 #include "rendezvous/base/clock.h"
-#include "rendezvous/base/text.h"
 #include "rendezvous/worker_env.h"
+#include "store.h"
 
 #define ENV_TIMEOUT "COLL_TIMEOUT"
 #define ENV_BACKEND "COLL_BACKEND"
 
+#define ANSWER_MS 1000
 #define DEFAULT_TIMEOUT_MS ((int64_t)30 * 60 * 1000)
 
 static struct {
     struct coll_group *group; /* NULL while not initialised */
+    coll_store_t *store; /* NULL also with one rank */
     int local_rank;
 } job;
-
-/* What the environment says. */
-struct worker {
-    int rank;
-    int world_size;
-    int local_rank;
-    int restart_count;
-    const char *master_addr;
-    int master_port;
-};
-
-/*
- * Reads an integer variable that lies in [min, max]. Where it is not set:
- * fallback, or an error if that is below min.
- */
-static coll_status_t env_int(
-    const char *name, int64_t min, int64_t max, int64_t fallback, int *out)
-{
-    const char *text = getenv(name);
-    int64_t value = fallback;
-
-    if (text == NULL && fallback < min)
-        return coll_fail(COLL_ERR_ENVIRONMENT,
-            "coll_init: %s is not set; start the program with crun, or set "
-            "the variables of a worker by hand",
-            name);
-    if (text != NULL &&
-        (text_to_i64(text, &value) < 0 || value < min || value > max))
-        return coll_fail(COLL_ERR_ENVIRONMENT,
-            "coll_init: %s=\"%s\" is not an integer from %" PRId64
-            " to %" PRId64,
-            name, text, min, max);
-    *out = (int)value;
-    return COLL_OK;
-}
-
-/* Ranks of several nodes: refused before anybody waits for the others. */
-static coll_status_t check_one_node(const struct worker *w)
-{
-    int nodes = 1;
-    int local_size = 1;
-    coll_status_t status = env_int(ENV_GROUP_WORLD_SIZE, 1, INT_MAX, 1, &nodes);
-
-    if (status == COLL_OK)
-        status = env_int(
-            ENV_LOCAL_WORLD_SIZE, 1, INT_MAX, w->world_size, &local_size);
-    if (status != COLL_OK)
-        return status;
-    if (nodes > 1)
-        return coll_fail(COLL_ERR_UNSUPPORTED,
-            "coll_init: the job has %d nodes (" ENV_GROUP_WORLD_SIZE
-            "); this version serves the processes of one node",
-            nodes);
-    if (local_size != w->world_size)
-        return coll_fail(COLL_ERR_UNSUPPORTED,
-            "coll_init: %d of %d ranks run on this node (" ENV_LOCAL_WORLD_SIZE
-            "); this version serves the processes of one node",
-            local_size, w->world_size);
-    return COLL_OK;
-}
-
-static coll_status_t read_worker(struct worker *w)
-{
-    coll_status_t status;
-    bool is_alone;
-
-    if (getenv(ENV_WORLD_SIZE) == NULL && getenv(ENV_RANK) == NULL)
-        return coll_fail(COLL_ERR_ENVIRONMENT,
-            "coll_init: RANK and WORLD_SIZE are not set: start the program "
-            "with crun (crun --nproc_per_node=N program), or set "
-            "WORLD_SIZE=1 to run it alone");
-    status = env_int(ENV_WORLD_SIZE, 1, INT_MAX, 0, &w->world_size);
-    if (status != COLL_OK)
-        return status;
-    is_alone = w->world_size == 1;
-    status =
-        env_int(ENV_RANK, 0, w->world_size - 1, is_alone ? 0 : -1, &w->rank);
-    if (status == COLL_OK)
-        status = env_int(ENV_LOCAL_RANK, 0, INT_MAX, w->rank, &w->local_rank);
-    if (status == COLL_OK)
-        status = env_int(ENV_RESTART_COUNT, 0, INT_MAX, 0, &w->restart_count);
-    if (status != COLL_OK || is_alone)
-        return status;
-    status = check_one_node(w);
-    if (status != COLL_OK)
-        return status;
-    w->master_addr = getenv(ENV_MASTER_ADDR);
-    if (w->master_addr == NULL || w->master_addr[0] == '\0')
-        return coll_fail(COLL_ERR_ENVIRONMENT,
-            "coll_init: " ENV_MASTER_ADDR " is not set; it names the host of "
-            "the store where %d ranks meet",
-            w->world_size);
-    return env_int(ENV_MASTER_PORT, 1, 65535, 0, &w->master_port);
-}
 
 /* Seconds with up to three significant decimals, more are rounded up:
  * strtod() would follow the locale and accept "inf". */
@@ -205,27 +113,226 @@ static coll_status_t choose_backend(const coll_options_t *options,
     return coll_backend_check_size(*out, world_size, blame);
 }
 
-static coll_status_t open_store(
-    const struct worker *w, uint64_t deadline_ns, struct store_client **out)
+/* --- The store ------------------------------------------------------------ */
+
+/* How this process takes part in the meeting. */
+struct meeting {
+    const struct coll_worker *w;
+    const struct coll_backend *backend;
+    int64_t timeout_ms;
+    uint64_t deadline_ns;
+    char prefix[64]; /* in front of every key of the group */
+    char over_key[80];
+    bool has_own_store; /* rank 0 hosts it */
+    bool is_marked; /* the latest store that was found there */
+    bool is_lost; /* it was found, but gone before it was of use */
+    coll_store_t *store;
+    struct coll_group *group;
+};
+
+static int open_tcp(struct meeting *m, struct err *e)
 {
-    struct err e = {0};
-    int rc = store_client_connect(
-        out, w->master_addr, w->master_port, deadline_ns, &e);
+    /* A host may be known to the others by an address that is none of its
+     * machine's (of a router, or of a service of Kubernetes). */
+    static const char *const others[] = {"::", "0.0.0.0"};
+    const struct coll_worker *w = m->w;
+    bool is_host = m->has_own_store && w->rank == 0;
+    struct store_impl *impl;
+    int port = w->port;
+    int rc = store_tcp_open(&impl, w->place, &port, is_host, w->world_size,
+        m->timeout_ms, m->deadline_ns, e);
+    bool is_elsewhere = is_host && rc == -EADDRNOTAVAIL;
+
+    for (int i = 0; i < 2 && is_elsewhere && rc < 0 && rc != -EADDRINUSE; i++)
+        rc = store_tcp_open(&impl, others[i], &port, true, w->world_size,
+            m->timeout_ms, m->deadline_ns, e);
+    if (rc < 0)
+        return rc;
+    return coll_store_wrap(
+        &m->store, &store_tcp_kind, impl, port, m->timeout_ms, e);
+}
+
+static int open_file(struct meeting *m, struct err *e)
+{
+    struct store_impl *impl;
+    int rc = store_file_open(&impl, m->w->place, m->w->world_size, e);
 
     if (rc < 0)
-        return coll_fail(rc == -ETIMEDOUT ? COLL_ERR_TIMEOUT : COLL_ERR_STORE,
-            "coll_init: %s", e.msg);
-    return COLL_OK;
+        return rc;
+    return coll_store_wrap(
+        &m->store, &store_file_kind, impl, -1, m->timeout_ms, e);
+}
+
+static coll_status_t open_store(struct meeting *m)
+{
+    struct err e = {0};
+    int rc =
+        m->w->meeting == COLL_MEETING_FILE ? open_file(m, &e) : open_tcp(m, &e);
+
+    m->is_lost = rc == -ECONNRESET || rc == -EPIPE;
+    if (rc == -EADDRINUSE)
+        return coll_fail(COLL_ERR_STORE,
+            "coll_init: %.300s; rank 0 hosts the store there: choose another "
+            "port, or set " ENV_USE_AGENT_STORE "=True if a store that "
+            "already listens at MASTER_ADDR:MASTER_PORT is meant",
+            e.msg);
+    return rc < 0 ? coll_store_fail_init(rc, &e) : COLL_OK;
+}
+
+/* --- Meeting -------------------------------------------------------------- */
+
+static coll_status_t create_group(struct meeting *m)
+{
+    const struct coll_boot boot = {
+        .store = m->store,
+        .prefix = m->prefix,
+        .deadline_ns = m->deadline_ns,
+        .is_over = m->has_own_store ? &m->is_lost : NULL,
+    };
+
+    return coll_group_create(&m->group, m->backend, m->w->rank,
+        m->w->world_size, m->timeout_ms, &boot);
+}
+
+static void drop_group(struct meeting *m)
+{
+    coll_group_destroy(m->group);
+    m->group = NULL;
+}
+
+/* For what a store that lives answers at once: also when the time is nearly
+ * over, a slow answer is no missing one. */
+static uint64_t answer_deadline_ns(const struct meeting *m)
+{
+    uint64_t least_ns = clock_deadline_ns(ANSWER_MS);
+
+    return m->deadline_ns > least_ns ? m->deadline_ns : least_ns;
+}
+
+/*
+ * A store of rank 0's is for one coll_init() and the group that comes of it.
+ * The next coll_init() has a new one at the same address, and a rank that is
+ * early there may still find the old one. So rank 0 marks its store when the
+ * group is made, nobody leaves coll_init() before, and who finds the mark
+ * comes back later.
+ */
+static coll_status_t lead(struct meeting *m)
+{
+    coll_status_t status = open_store(m);
+    struct err e = {0};
+    int64_t count;
+    int rc;
+
+    if (status == COLL_OK)
+        status = create_group(m);
+    if (status != COLL_OK)
+        return status;
+    /* Unlike a set it is done when it returns. */
+    rc = coll_store_do_add(
+        m->store, m->over_key, 1, &count, answer_deadline_ns(m), &e);
+    if (rc == 0)
+        return COLL_OK;
+    drop_group(m);
+    return coll_store_fail_init(rc, &e);
+}
+
+/* The others, last: rank 0 has the group, too. */
+static coll_status_t wait_for_mark(struct meeting *m)
+{
+    const char *key = m->over_key;
+    struct err e = {0};
+    int rc = coll_store_do_wait(m->store, &key, 1, answer_deadline_ns(m), &e);
+
+    if (rc == 0)
+        return COLL_OK;
+    drop_group(m);
+    if (rc == -ETIMEDOUT)
+        return coll_fail(COLL_ERR_TIMEOUT,
+            "timed out after %.1f s in coll_init waiting for rank 0",
+            (double)m->timeout_ms / 1000.0);
+    if (rc == -ECONNRESET || rc == -EPIPE)
+        return coll_fail(COLL_ERR_PEER,
+            "rank 0 died or gave up during coll_init, and its store with it");
+    return coll_store_fail_init(rc, &e);
+}
+
+/* Is the store none for this coll_init(): marked, or gone? */
+static bool is_over(struct meeting *m)
+{
+    const char *key = m->over_key;
+    struct err e = {0};
+    int rc;
+
+    m->is_marked = false;
+    rc = coll_store_do_check(
+        m->store, &key, 1, &m->is_marked, answer_deadline_ns(m), &e);
+    return m->is_marked || (rc < 0 && rc != -EHOSTDOWN);
+}
+
+/* One attempt. *again: that was no store for this coll_init(). */
+static coll_status_t follow_once(struct meeting *m, bool *again)
+{
+    coll_status_t status = open_store(m);
+
+    if (status != COLL_OK) {
+        /* With little time left what is known for sure is the mark. */
+        *again = status == COLL_ERR_TIMEOUT
+                     ? m->is_marked
+                     : m->is_lost && clock_left_ms(m->deadline_ns) > 0;
+        return *again ? COLL_OK : status;
+    }
+    *again = is_over(m);
+    if (*again)
+        return COLL_OK;
+    status = create_group(m);
+    if (status == COLL_OK)
+        return wait_for_mark(m);
+    /* Who fails together with rank 0 fails. But who has not met it yet and
+     * loses its store waits for the next one. */
+    *again = status == COLL_ERR_STORE && (m->is_lost || is_over(m));
+    return *again ? COLL_OK : status;
+}
+
+static coll_status_t follow(struct meeting *m)
+{
+    struct timespec pause = {0, 5 * 1000 * 1000};
+
+    for (;;) {
+        bool again = false;
+        coll_status_t status = follow_once(m, &again);
+
+        if (!again)
+            return status;
+        coll_store_close(m->store);
+        m->store = NULL;
+        if (clock_left_ms(m->deadline_ns) == 0)
+            return coll_fail(COLL_ERR_TIMEOUT,
+                "timed out after %.1f s in coll_init waiting for rank 0%s",
+                (double)m->timeout_ms / 1000.0,
+                m->is_marked ? ", which still has the store of the group "
+                               "before: it has not called coll_destroy()"
+                             : "");
+        nanosleep(&pause, NULL);
+        if (pause.tv_nsec < 80 * 1000 * 1000)
+            pause.tv_nsec *= 2;
+    }
+}
+
+/* Where a store serves many coll_init(), and with one rank. */
+static coll_status_t join(struct meeting *m)
+{
+    coll_status_t status = COLL_OK;
+
+    if (m->w->world_size > 1)
+        status = open_store(m);
+    return status == COLL_OK ? create_group(m) : status;
 }
 
 coll_status_t coll_init(const coll_options_t *options)
 {
     const coll_options_t defaults = COLL_OPTIONS_INIT;
-    const struct coll_backend *backend = NULL;
-    struct coll_boot boot = {0};
-    struct worker w = {0};
-    int64_t timeout_ms;
-    char prefix[64];
+    struct coll_worker w = {0};
+    struct meeting m = {.w = &w};
     coll_status_t status;
 
     if (job.group != NULL)
@@ -233,27 +340,32 @@ coll_status_t coll_init(const coll_options_t *options)
             "coll_init: already initialized; call coll_destroy() first");
     if (options == NULL)
         options = &defaults;
-    status = choose_timeout(options, &timeout_ms);
+    status = choose_timeout(options, &m.timeout_ms);
     if (status == COLL_OK)
-        status = read_worker(&w);
+        status = coll_worker_read(&w, options);
     if (status == COLL_OK)
-        status = choose_backend(options, w.world_size, &backend);
+        status = choose_backend(options, w.world_size, &m.backend);
     if (status != COLL_OK)
         return status;
 
     /* A store that outlives a restart must not mix the two attempts. */
-    snprintf(prefix, sizeof(prefix), "coll/%d/", w.restart_count);
-    boot.prefix = prefix;
-    boot.deadline_ns = clock_deadline_ns(timeout_ms);
-    if (w.world_size > 1)
-        status = open_store(&w, boot.deadline_ns, &boot.store);
-    if (status == COLL_OK)
-        status = coll_group_create(
-            &job.group, backend, w.rank, w.world_size, timeout_ms, &boot);
-    store_client_close(boot.store);
-    if (status == COLL_OK)
-        job.local_rank = w.local_rank;
-    return status;
+    snprintf(m.prefix, sizeof(m.prefix), "coll/%d/", w.restart_count);
+    snprintf(m.over_key, sizeof(m.over_key), "%sover", m.prefix);
+    m.deadline_ns = clock_deadline_ns(m.timeout_ms);
+    m.has_own_store =
+        w.world_size > 1 && w.meeting == COLL_MEETING_TCP && !w.has_agent_store;
+    if (!m.has_own_store)
+        status = join(&m);
+    else
+        status = w.rank == 0 ? lead(&m) : follow(&m);
+    if (status != COLL_OK) {
+        coll_store_abandon(m.store);
+        return status;
+    }
+    job.group = m.group;
+    job.store = m.store;
+    job.local_rank = w.local_rank;
+    return COLL_OK;
 }
 
 bool coll_is_initialized(void)
@@ -263,11 +375,20 @@ bool coll_is_initialized(void)
 
 coll_status_t coll_destroy(void)
 {
+    bool is_broken;
+
     if (job.group == NULL)
         return coll_fail(COLL_ERR_STATE,
             "coll_destroy: not initialized; call coll_init() first");
+    /* The others may be stuck for good then: their store need not wait. */
+    is_broken = job.group->failure != COLL_OK;
     coll_group_destroy(job.group);
     job.group = NULL;
+    if (is_broken)
+        coll_store_abandon(job.store);
+    else
+        coll_store_close(job.store);
+    job.store = NULL;
     return COLL_OK;
 }
 
@@ -279,4 +400,9 @@ int coll_local_rank(void)
 struct coll_group *coll_default_group(void)
 {
     return job.group;
+}
+
+coll_store_t *coll_default_store(void)
+{
+    return job.store;
 }

@@ -64,6 +64,7 @@ survivors()
     store_port=$(cat port)
     for rank in 0 1 2 3; do
         env RANK=$rank WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 COLL_TIMEOUT=$2 \
+            TORCHELASTIC_USE_AGENT_STORE=True \
             MASTER_PORT="$store_port" "$HELPERS/coll_die" 2 7 "$1" >out.$rank 2>&1 &
         pids+=($!)
     done

@@ -19,6 +19,7 @@ ROOT=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
 BUILD=${BUILD:-build/release}
 [[ $BUILD == /* ]] || BUILD=$ROOT/$BUILD
 CRUN=$BUILD/crun
+CRUND=$BUILD/crund
 EXAMPLES=$BUILD/examples
 HELPERS=$BUILD/helpers
 FAKES=$BUILD/fakes

@@ -9,64 +9,75 @@
 #define COLL_HARNESS_H
 
 #include <check.h>
+#include <errno.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <uv.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "rendezvous/base/clock.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_server.h"
+#include "rendezvous/worker_env.h"
 #include "worker/backend.h"
 
 /* --- The store ---------------------------------------------------------- */
 
 struct harness_store {
-    uv_loop_t loop;
-    uv_async_t stop;
-    struct store_server *server;
-    pthread_t thread;
+    coll_store_t *store; /* hosts it, in a thread */
     int port;
 };
-
-static inline void harness_on_stop(uv_async_t *async)
-{
-    struct harness_store *st = async->data;
-
-    store_server_destroy(st->server);
-    uv_close((uv_handle_t *)async, NULL);
-}
-
-static inline void *harness_serve(void *arg)
-{
-    struct harness_store *st = arg;
-
-    uv_run(&st->loop, UV_RUN_DEFAULT);
-    return NULL;
-}
 
 /* Starts a thread, so fork before. */
 static inline void harness_store_start(struct harness_store *st)
 {
-    struct err e = {0};
+    const coll_store_options_t options = {.is_host = true};
 
-    ck_assert_int_eq(uv_loop_init(&st->loop), 0);
-    ck_assert_int_eq(uv_async_init(&st->loop, &st->stop, harness_on_stop), 0);
-    st->stop.data = st;
-    ck_assert_int_eq(store_server_create(&st->server, &st->loop), 0);
     ck_assert_msg(
-        store_server_listen(st->server, "127.0.0.1", 0, &st->port, &e) == 0,
-        "%s", e.msg);
-    ck_assert_int_eq(pthread_create(&st->thread, NULL, harness_serve, st), 0);
+        coll_store_tcp(&st->store, "127.0.0.1", 0, &options) == COLL_OK, "%s",
+        coll_last_error());
+    st->port = coll_store_port(st->store);
 }
 
 static inline void harness_store_stop(struct harness_store *st)
 {
-    uv_async_send(&st->stop);
-    pthread_join(st->thread, NULL);
-    ck_assert_int_eq(uv_loop_close(&st->loop), 0);
+    coll_store_close(st->store);
+}
+
+/* A port that nobody listens on, and below those that the kernel gives to
+ * outgoing connections: so it stays free. */
+static inline int harness_free_port(void)
+{
+    struct sockaddr_in sin = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    unsigned int seed = (unsigned int)getpid() ^ (unsigned int)clock_now_ns();
+
+    for (;;) {
+        int port = 20000 + rand_r(&seed) % 12000;
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        int rc;
+
+        ck_assert_int_ge(fd, 0);
+        sin.sin_port = htons((uint16_t)port);
+        rc = bind(fd, (struct sockaddr *)&sin, sizeof(sin));
+        close(fd);
+        if (rc == 0)
+            return port;
+        ck_assert_int_eq(errno, EADDRINUSE);
+    }
+}
+
+/* What a launcher that serves the store tells its workers. */
+static inline void harness_set_master(int port)
+{
+    char text[16];
+
+    snprintf(text, sizeof(text), "%d", port);
+    setenv(ENV_MASTER_ADDR, "127.0.0.1", 1);
+    setenv(ENV_MASTER_PORT, text, 1);
+    setenv(ENV_USE_AGENT_STORE, "True", 1);
 }
 
 /* --- What a rank found wrong -------------------------------------------- */
@@ -139,15 +150,15 @@ static inline coll_status_t harness_join(
         .prefix = job->prefix,
         .deadline_ns = clock_deadline_ns(job->timeout_ms),
     };
-    struct err e = {0};
-    coll_status_t status;
+    const coll_store_options_t options = {.timeout_ms = job->timeout_ms};
+    coll_status_t status =
+        coll_store_tcp(&boot.store, "127.0.0.1", job->store->port, &options);
 
-    if (store_client_connect(&boot.store, "127.0.0.1", job->store->port,
-            boot.deadline_ns, &e) < 0)
-        return coll_fail(COLL_ERR_STORE, "%s", e.msg);
+    if (status != COLL_OK)
+        return status;
     status = coll_group_create(
         out, &coll_backend_shm, rank, size, job->timeout_ms, &boot);
-    store_client_close(boot.store);
+    coll_store_close(boot.store);
     return status;
 }
 

@@ -129,9 +129,7 @@ static int rank_main(const struct plan *plan, const struct pipes *p, int rank)
     setenv(ENV_RANK, text, 1);
     snprintf(text, sizeof(text), "%d", plan->size);
     setenv(ENV_WORLD_SIZE, text, 1);
-    snprintf(text, sizeof(text), "%d", port);
-    setenv(ENV_MASTER_PORT, text, 1);
-    setenv(ENV_MASTER_ADDR, "127.0.0.1", 1);
+    harness_set_master(port);
     setenv("COLL_TIMEOUT", "60", 1);
     if (coll_init(NULL) != COLL_OK) {
         fprintf(stderr, "rank %d: %s\n", rank, coll_last_error());

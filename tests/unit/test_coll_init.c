@@ -20,8 +20,8 @@ static void clear_environment(void)
 {
     static const char *const names[] = {ENV_RANK, ENV_WORLD_SIZE,
         ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE, ENV_GROUP_WORLD_SIZE,
-        ENV_MASTER_ADDR, ENV_MASTER_PORT, ENV_RESTART_COUNT, "COLL_TIMEOUT",
-        "COLL_BACKEND"};
+        ENV_MASTER_ADDR, ENV_MASTER_PORT, ENV_USE_AGENT_STORE,
+        ENV_RESTART_COUNT, "COLL_TIMEOUT", "COLL_BACKEND"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         unsetenv(names[i]);
@@ -100,6 +100,76 @@ START_TEST(bad_options_are_refused)
     ck_assert_int_eq(coll_init(&options), COLL_ERR_ARGUMENT);
     ck_assert_ptr_nonnull(strstr(coll_last_error(), "known are: shm, self"));
     ck_assert(!coll_is_initialized());
+}
+END_TEST
+
+static const struct {
+    const char *method;
+    const char *words;
+} bad_methods[] = {
+    {"", "known are env://, tcp:// and file://"},
+    {"env:", "known are"},
+    {"http://127.0.0.1:1", "known are"},
+    {"env://127.0.0.1", "nothing but ?rank=R&world_size=N may follow"},
+    {"tcp://", "HOST:PORT"},
+    {"tcp://127.0.0.1", "HOST:PORT"},
+    {"tcp://:4711", "HOST:PORT"},
+    {"tcp://[]:4711", "no host"},
+    {"tcp://h:", "the port is no number from 1 to 65535"},
+    {"tcp://h:0", "the port is no number"},
+    {"tcp://h:65536", "the port is no number"},
+    {"tcp://h:4711x", "the port is no number"},
+    {"tcp://h:000000000004711", "the port is no number"},
+    {"file://", "file:///PATH"},
+    {"file:///", "file:///PATH"},
+    {"file://relative/path", "file:///PATH"},
+    {"tcp://h:1?world_size=0", "\"0\" is not an integer from 1"},
+    {"tcp://h:1?world_size=2&rank=2", "\"2\" is not an integer from 0 to 1"},
+    {"tcp://h:1?world_size=2&rank=x", "\"x\" is not an integer"},
+    {"file:///x?world_size=11111111111111111111111111", "no number"},
+};
+
+START_TEST(bad_init_method_is_refused_in_words)
+{
+    coll_options_t options = {.init_method = bad_methods[_i].method};
+
+    clear_environment();
+    setenv(ENV_WORLD_SIZE, "1", 1);
+    ck_assert_int_eq(coll_init(&options), COLL_ERR_ARGUMENT);
+    ck_assert_msg(strstr(coll_last_error(), bad_methods[_i].words) != NULL,
+        "\"%s\" is not in: %s", bad_methods[_i].words, coll_last_error());
+    ck_assert(!coll_is_initialized());
+}
+END_TEST
+
+/* Options before init_method before the environment. */
+START_TEST(who_this_is_has_an_order)
+{
+    coll_options_t options = {.init_method = "tcp://h:1?world_size=1&rank=0"};
+
+    clear_environment();
+    ck_assert_int_eq(coll_init(&options), COLL_OK);
+    ck_assert_ptr_null(coll_default_store());
+    coll_destroy();
+    setenv(ENV_WORLD_SIZE, "7", 1);
+    setenv(ENV_RANK, "3", 1);
+    ck_assert_int_eq(coll_init(&options), COLL_OK);
+    coll_destroy();
+    options.init_method = "env://?rank=7";
+    ck_assert_int_eq(coll_init(&options), COLL_ERR_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(coll_last_error(), "from 0 to 6"));
+    options.init_method = "tcp://h:1?world_size=4&rank=2";
+    options.world_size = 1;
+    ck_assert_int_eq(coll_init(&options), COLL_OK);
+    coll_destroy();
+    options.rank = 1;
+    ck_assert_int_eq(coll_init(&options), COLL_ERR_ARGUMENT);
+    ck_assert_ptr_nonnull(
+        strstr(coll_last_error(), "rank 1 is none of a world of 1"));
+    options.world_size = 0;
+    ck_assert_int_eq(coll_init(&options), COLL_ERR_ARGUMENT);
+    options.world_size = -1;
+    ck_assert_int_eq(coll_init(&options), COLL_ERR_ARGUMENT);
 }
 END_TEST
 
@@ -184,15 +254,12 @@ START_TEST(descriptor_limit_is_named)
 {
     struct harness_store st;
     struct rlimit limit = {40, 40};
-    char port[16];
 
     clear_environment();
     harness_store_start(&st);
-    snprintf(port, sizeof(port), "%d", st.port);
     setenv(ENV_WORLD_SIZE, "100", 1);
     setenv(ENV_RANK, "0", 1);
-    setenv(ENV_MASTER_ADDR, "127.0.0.1", 1);
-    setenv(ENV_MASTER_PORT, port, 1);
+    harness_set_master(st.port);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     ck_assert_int_eq(coll_init(NULL), COLL_ERR_SYSTEM);
     ck_assert_msg(strstr(coll_last_error(), "the limit is 40") != NULL, "%s",
@@ -239,9 +306,7 @@ static void run_processes(int size, process_fn *fn)
             setenv(ENV_RANK, text, 1);
             snprintf(text, sizeof(text), "%d", size);
             setenv(ENV_WORLD_SIZE, text, 1);
-            snprintf(text, sizeof(text), "%d", port);
-            setenv(ENV_MASTER_PORT, text, 1);
-            setenv(ENV_MASTER_ADDR, "127.0.0.1", 1);
+            harness_set_master(port);
             setenv("COLL_TIMEOUT", "30", 1);
             exit(fn(r, size));
         }
@@ -325,31 +390,48 @@ START_TEST(descriptor_limit_is_raised)
 }
 END_TEST
 
-/* Before it can be reached: nobody waits for a rank that will not come. */
+static _Atomic int *told; /* shared: ranks that know of the failure */
+
+/* Before it can be reached: nobody waits for a rank that will not come. One
+ * that is late learns of it in the next attempt of rank 0. */
 static int one_has_no_descriptors(int rank, int size)
 {
     struct rlimit limit = {20, 20};
+    coll_options_t options = {.timeout_ms = 1000};
 
-    (void)size;
     if (rank != 1) {
-        CHECK_THAT(coll_init(NULL) == COLL_ERR_PEER);
+        coll_status_t status = coll_init(NULL);
+
+        atomic_fetch_add(told, 1);
+        CHECK_THAT(status == COLL_ERR_PEER);
         CHECK_THAT(strstr(coll_last_error(), "rank 1 gave up: ") != NULL &&
                    strstr(coll_last_error(), "the limit is 20") != NULL);
+        while (rank == 0 && atomic_load(told) < size - 1)
+            CHECK_THAT(coll_init(&options) != COLL_OK);
         return 0;
     }
     CHECK_THAT(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-    CHECK_THAT(coll_init(NULL) == COLL_ERR_SYSTEM);
-    CHECK_THAT(strstr(coll_last_error(), "the limit is 20") != NULL);
+    do {
+        CHECK_THAT(coll_init(NULL) == COLL_ERR_SYSTEM);
+        CHECK_THAT(strstr(coll_last_error(), "the limit is 20") != NULL);
+    } while (atomic_load(told) < size - 1);
     return 0;
+}
+
+static void run_and_tell(int size, process_fn *fn)
+{
+    told = mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE,
+        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(told, MAP_FAILED);
+    run_processes(size, fn);
+    munmap(told, sizeof(*told));
 }
 
 START_TEST(failure_before_joining_is_told)
 {
-    run_processes(3 + _i, one_has_no_descriptors);
+    run_and_tell(3 + _i, one_has_no_descriptors);
 }
 END_TEST
-
-static _Atomic int *told; /* shared: ranks that know of the failure */
 
 /* Rank 0 tries until the others, whenever they came, have seen it fail. */
 static int rank_0_has_no_descriptors(int rank, int size)
@@ -373,11 +455,7 @@ static int rank_0_has_no_descriptors(int rank, int size)
 
 START_TEST(failure_of_rank_0_before_its_claim_is_told)
 {
-    told = mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE,
-        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    ck_assert_ptr_ne(told, MAP_FAILED);
-    run_processes(3, rank_0_has_no_descriptors);
-    munmap(told, sizeof(*told));
+    run_and_tell(3, rank_0_has_no_descriptors);
 }
 END_TEST
 
@@ -414,9 +492,7 @@ START_TEST(frozen_store_is_a_time_out)
     snprintf(text, sizeof(text), "%d", _i);
     setenv(ENV_RANK, text, 1);
     setenv(ENV_WORLD_SIZE, "2", 1);
-    setenv(ENV_MASTER_ADDR, "127.0.0.1", 1);
-    snprintf(text, sizeof(text), "%d", ntohs(sin.sin_port));
-    setenv(ENV_MASTER_PORT, text, 1);
+    harness_set_master(ntohs(sin.sin_port));
     ck_assert_int_eq(coll_init(&options), COLL_ERR_TIMEOUT);
     ck_assert_msg(strstr(coll_last_error(), "did not answer") != NULL, "%s",
         coll_last_error());
@@ -511,6 +587,265 @@ START_TEST(nothing_is_inherited_by_programs)
 }
 END_TEST
 
+/* --- Without a launcher's store ------------------------------------------- */
+
+static char method[128]; /* of all ranks; "": that of the environment */
+static int go_pipe[2]; /* what ranks tell each other in a test */
+
+/* Ranks that get nothing but who they are, and an address or a file that none
+ * of them uses yet. */
+static void run_alone(int size, const char *scheme, process_fn *fn)
+{
+    int port = harness_free_port();
+    pid_t pids[8];
+    char text[16];
+
+    clear_environment();
+    ck_assert_int_le(size, 8);
+    ck_assert_int_eq(pipe(go_pipe), 0);
+    if (strcmp(scheme, "tcp") == 0)
+        snprintf(method, sizeof(method), "tcp://127.0.0.1:%d", port);
+    else if (strcmp(scheme, "file") == 0)
+        snprintf(method, sizeof(method), "file:///tmp/coll_init.%d", getpid());
+    setenv("COLL_TIMEOUT", "30", 1);
+    snprintf(text, sizeof(text), "%d", size);
+    setenv(ENV_WORLD_SIZE, text, 1);
+    if (strcmp(scheme, "env") == 0) {
+        harness_set_master(port);
+        unsetenv(ENV_USE_AGENT_STORE);
+    }
+    for (int r = 0; r < size; r++) {
+        pids[r] = fork();
+        ck_assert_int_ge(pids[r], 0);
+        if (pids[r] == 0) {
+            snprintf(text, sizeof(text), "%d", r);
+            setenv(ENV_RANK, text, 1);
+            exit(fn(r, size));
+        }
+    }
+    close(go_pipe[0]);
+    close(go_pipe[1]);
+    for (int r = 0; r < size; r++) {
+        int status;
+
+        ck_assert_int_eq(waitpid(pids[r], &status, 0), pids[r]);
+        ck_assert_msg(status == 0, "rank %d: status %x", r, status);
+    }
+}
+
+static const char *const schemes[] = {"env", "tcp", "file"};
+
+static coll_status_t init_by_method(void)
+{
+    coll_options_t options = COLL_OPTIONS_INIT;
+
+    options.init_method = method[0] == '\0' ? NULL : method;
+    return coll_init(&options);
+}
+
+static int meet_and_use_the_store(int rank, int size)
+{
+    coll_store_t *store;
+    int64_t x = rank;
+    int64_t sum;
+    char key[16];
+    void *value;
+    size_t len;
+
+    CHECK_THAT(coll_default_store() == NULL);
+    CHECK_THAT(init_by_method() == COLL_OK);
+    CHECK_THAT(
+        coll_all_reduce(&x, &x, 1, COLL_INT64, COLL_SUM, NULL) == COLL_OK);
+    CHECK_THAT(x == size * (size - 1) / 2);
+    CHECK_THAT(
+        coll_store_prefix(&store, "mine", coll_default_store()) == COLL_OK);
+    snprintf(key, sizeof(key), "%d", rank);
+    CHECK_THAT(coll_store_set(store, key, key, strlen(key)) == COLL_OK);
+    snprintf(key, sizeof(key), "%d", (rank + 1) % size);
+    CHECK_THAT(coll_store_get(store, key, &value, &len) == COLL_OK);
+    CHECK_THAT(strcmp(value, key) == 0);
+    free(value);
+    CHECK_THAT(coll_store_add(store, "n", 1, &sum) == COLL_OK);
+    coll_store_close(store);
+    CHECK_THAT(coll_destroy() == COLL_OK);
+    CHECK_THAT(coll_default_store() == NULL);
+    return 0;
+}
+
+START_TEST(ranks_meet_without_a_launcher)
+{
+    run_alone(2 + _i / 3 * 3, schemes[_i % 3], meet_and_use_the_store);
+    if (_i % 3 == 2)
+        ck_assert(access(method + strlen("file://"), F_OK) < 0);
+}
+END_TEST
+
+/* One init after the other: nobody may find what is left of the one before. */
+static int many_cycles_alone(int rank, int size)
+{
+    int before = count_fds();
+
+    for (int i = 0; i < 60; i++) {
+        int32_t x = rank + i;
+
+        CHECK_THAT(init_by_method() == COLL_OK);
+        CHECK_THAT(
+            coll_all_reduce(&x, &x, 1, COLL_INT32, COLL_MAX, NULL) == COLL_OK);
+        CHECK_THAT(x == size - 1 + i);
+        CHECK_THAT(coll_destroy() == COLL_OK);
+        CHECK_THAT(count_fds() == before);
+    }
+    return 0;
+}
+
+START_TEST(cycles_without_a_launcher)
+{
+    run_alone(3, schemes[_i], many_cycles_alone);
+}
+END_TEST
+
+/* Rank 1 is ahead: rank 0 still has the store of the first group. */
+static int one_is_early(int rank, int size)
+{
+    coll_options_t options = {.timeout_ms = 300};
+    char byte = 'x';
+
+    (void)size;
+    CHECK_THAT(init_by_method() == COLL_OK);
+    if (rank == 1) {
+        CHECK_THAT(coll_destroy() == COLL_OK);
+        options.init_method = method[0] == '\0' ? NULL : method;
+        CHECK_THAT(coll_init(&options) == COLL_ERR_TIMEOUT);
+        CHECK_THAT(strstr(coll_last_error(), "waiting for rank 0, which still "
+                                             "has the store") != NULL);
+        CHECK_THAT(write(go_pipe[1], &byte, 1) == 1);
+    } else {
+        close(go_pipe[1]);
+        CHECK_THAT(read(go_pipe[0], &byte, 1) == 1);
+        CHECK_THAT(coll_destroy() == COLL_OK);
+    }
+    CHECK_THAT(init_by_method() == COLL_OK);
+    CHECK_THAT(coll_barrier(NULL) == COLL_OK);
+    CHECK_THAT(coll_destroy() == COLL_OK);
+    return 0;
+}
+
+START_TEST(store_of_an_earlier_group_is_not_met_in)
+{
+    run_alone(2, schemes[_i], one_is_early);
+}
+END_TEST
+
+/* STO-09: the host leaves first, and nobody else minds. */
+static int host_leaves_first(int rank, int size)
+{
+    coll_store_t *store;
+    char key[32];
+    void *value;
+    size_t len;
+
+    CHECK_THAT(init_by_method() == COLL_OK);
+    store = coll_default_store();
+    CHECK_THAT(coll_barrier(NULL) == COLL_OK);
+    if (rank != 0) {
+        /* Its group is gone, so it is about to close the store. */
+        CHECK_THAT(coll_barrier(NULL) == COLL_ERR_PEER);
+        CHECK_THAT(strstr(coll_last_error(), "rank 0 ") != NULL);
+        snprintf(key, sizeof(key), "late/%d", rank);
+        CHECK_THAT(coll_store_set(store, key, key, strlen(key)) == COLL_OK);
+        snprintf(key, sizeof(key), "late/%d", rank % (size - 1) + 1);
+        CHECK_THAT(coll_store_get(store, key, &value, &len) == COLL_OK);
+        CHECK_THAT(strcmp(value, key) == 0);
+        free(value);
+    }
+    CHECK_THAT(coll_destroy() == COLL_OK);
+    return 0;
+}
+
+START_TEST(host_that_leaves_first_waits_for_the_others)
+{
+    run_alone(4, schemes[_i], host_leaves_first);
+}
+END_TEST
+
+/* A rank that is killed in the group's life does not keep the host. */
+static int one_ends_without_destroy(int rank, int size)
+{
+    (void)size;
+    CHECK_THAT(init_by_method() == COLL_OK);
+    CHECK_THAT(coll_barrier(NULL) == COLL_OK);
+    if (rank == 1)
+        _exit(0);
+    CHECK_THAT(coll_destroy() == COLL_OK);
+    return 0;
+}
+
+START_TEST(host_does_not_wait_for_the_dead)
+{
+    run_alone(3, schemes[_i], one_ends_without_destroy);
+}
+END_TEST
+
+/* Rank 0 must not join a store that is somebody else's. */
+START_TEST(port_in_use_is_no_store_of_rank_0)
+{
+    struct harness_store st;
+    coll_options_t options = {.timeout_ms = 20000};
+    char *const words = "set TORCHELASTIC_USE_AGENT_STORE=True";
+
+    clear_environment();
+    harness_store_start(&st);
+    harness_set_master(st.port);
+    setenv(ENV_RANK, "0", 1);
+    setenv(ENV_WORLD_SIZE, "2", 1);
+    setenv(ENV_USE_AGENT_STORE, _i == 0 ? "true" : "1", 1); /* not "True" */
+    ck_assert_int_eq(coll_init(&options), COLL_ERR_STORE);
+    ck_assert_msg(
+        strstr(coll_last_error(), words) != NULL, "%s", coll_last_error());
+    ck_assert_ptr_nonnull(strstr(coll_last_error(), "in use"));
+    harness_store_stop(&st);
+}
+END_TEST
+
+/* The others may know rank 0's machine by an address that is none of its own
+ * (here one that is nobody's). Then it listens on all that it has. */
+START_TEST(address_need_not_be_one_of_rank_0s_machine)
+{
+    coll_options_t options = {.timeout_ms = 300};
+
+    clear_environment();
+    harness_set_master(harness_free_port());
+    setenv(ENV_MASTER_ADDR, "192.0.2.1", 1);
+    unsetenv(ENV_USE_AGENT_STORE);
+    setenv(ENV_RANK, "0", 1);
+    setenv(ENV_WORLD_SIZE, "2", 1);
+    ck_assert_int_eq(coll_init(&options), COLL_ERR_TIMEOUT);
+    ck_assert_msg(strstr(coll_last_error(), "waiting for rank 1") != NULL, "%s",
+        coll_last_error());
+}
+END_TEST
+
+/* STO-11: under a launcher, but at an address that is not its store's. */
+static int meet_elsewhere(int rank, int size)
+{
+    CHECK_THAT(coll_init(NULL) == COLL_OK);
+    snprintf(method, sizeof(method), "tcp://localhost:%s",
+        getenv("TEST_OTHER_PORT"));
+    CHECK_THAT(coll_destroy() == COLL_OK);
+    return meet_and_use_the_store(rank, size);
+}
+
+START_TEST(launchers_flag_is_for_its_own_address)
+{
+    char text[16];
+
+    snprintf(text, sizeof(text), "%d", harness_free_port());
+    setenv("TEST_OTHER_PORT", text, 1);
+    run_processes(3, meet_elsewhere);
+    unsetenv("TEST_OTHER_PORT");
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("init");
@@ -519,6 +854,9 @@ int main(void)
     tcase_add_loop_test(tc, bad_environment_is_refused_in_words, 0,
         (int)(sizeof(bad_environments) / sizeof(bad_environments[0])));
     tcase_add_test(tc, bad_options_are_refused);
+    tcase_add_loop_test(tc, bad_init_method_is_refused_in_words, 0,
+        (int)(sizeof(bad_methods) / sizeof(bad_methods[0])));
+    tcase_add_test(tc, who_this_is_has_an_order);
     tcase_add_test(tc, world_of_one_needs_no_launcher);
     tcase_add_test(tc, back_end_can_be_chosen);
     tcase_add_loop_test(tc, time_out_is_read_from_the_environment, 0,
@@ -534,5 +872,13 @@ int main(void)
     tcase_add_test(tc, init_and_destroy_may_be_repeated);
     tcase_add_test(tc, failed_init_can_be_retried);
     tcase_add_test(tc, nothing_is_inherited_by_programs);
+    tcase_add_loop_test(tc, ranks_meet_without_a_launcher, 0, 6);
+    tcase_add_loop_test(tc, cycles_without_a_launcher, 0, 3);
+    tcase_add_loop_test(tc, store_of_an_earlier_group_is_not_met_in, 0, 2);
+    tcase_add_loop_test(tc, host_that_leaves_first_waits_for_the_others, 0, 3);
+    tcase_add_loop_test(tc, host_does_not_wait_for_the_dead, 0, 3);
+    tcase_add_loop_test(tc, port_in_use_is_no_store_of_rank_0, 0, 2);
+    tcase_add_test(tc, address_need_not_be_one_of_rank_0s_machine);
+    tcase_add_test(tc, launchers_flag_is_for_its_own_address);
     return unit_run("coll_init", tc);
 }

@@ -721,17 +721,10 @@ END_TEST
 
 START_TEST(garbage_in_the_store_is_no_group)
 {
-    struct store_client *c;
     struct joiner j;
-    struct err e = {0};
-    uint64_t deadline_ns = clock_deadline_ns(TIMEOUT_MS);
 
     ck_assert_int_eq(
-        store_client_connect(&c, "127.0.0.1", store.port, deadline_ns, &e), 0);
-    ck_assert_int_eq(
-        store_client_set(c, "garbage/shm/rank0", "1 2 x", 5, deadline_ns, &e),
-        0);
-    store_client_close(c);
+        coll_store_set(store.store, "garbage/shm/rank0", "1 2 x", 5), COLL_OK);
     join_start(&j, "garbage/", TIMEOUT_MS, 1, 2);
     join_end(&j, COLL_ERR_STORE, "what rank 0 left in the store");
 }
@@ -741,27 +734,21 @@ END_TEST
 START_TEST(nothing_of_a_group_stays_in_the_store)
 {
     static const char *const key[] = {"tidy/shm/rank0"};
-    struct store_client *c;
     struct joiner j[4];
-    struct err e = {0};
-    int exists = -1;
-    uint64_t deadline_ns = clock_deadline_ns(TIMEOUT_MS);
+    bool exists = true;
 
-    ck_assert_int_eq(
-        store_client_connect(&c, "127.0.0.1", store.port, deadline_ns, &e), 0);
     for (int cycle = 0; cycle < 20; cycle++) {
         for (int i = 0; i < 4; i++)
             join_start(&j[i], "tidy/", TIMEOUT_MS, i, 4);
         join_end(&j[cycle % 4], COLL_OK, "");
         /* Looked at as soon as one rank has its group. */
         ck_assert_int_eq(
-            store_client_check(c, key, 1, &exists, deadline_ns, &e), 0);
-        ck_assert_int_eq(exists, 0);
+            coll_store_check(store.store, key, 1, &exists), COLL_OK);
+        ck_assert(!exists);
         for (int i = 0; i < 4; i++)
             if (i != cycle % 4)
                 join_end(&j[i], COLL_OK, "");
     }
-    store_client_close(c);
 }
 END_TEST
 

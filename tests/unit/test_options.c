@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd/option_table.h"
 #include "cmd/options.h"
 #include "tests/unit/unit.h"
 
@@ -12,8 +13,8 @@ static char text_of_args[512];
 static struct options o;
 static struct err e;
 
-/* Parses `crun` followed by the words of a line. */
-static int parse(const char *line)
+/* Makes `crun` and the words of a line an argv; returns argc. */
+static int split(const char *line)
 {
     int argc = 0;
     char *word;
@@ -24,6 +25,13 @@ static int parse(const char *line)
         words[argc++] = word;
     words[argc] = NULL;
     memset(&e, 0, sizeof(e));
+    return argc;
+}
+
+static int parse(const char *line)
+{
+    int argc = split(line);
+
     return options_parse(&o, argc, words, &e);
 }
 
@@ -131,6 +139,104 @@ START_TEST(help_names_every_option)
 }
 END_TEST
 
+/* --- Tables in general -------------------------------------------------- */
+
+struct values {
+    bool is_set;
+    const char *text;
+    int64_t number;
+    int64_t size;
+};
+
+static const struct option value_options[] = {
+    {"a-flag", 'f', OPTION_FLAG, offsetof(struct values, is_set), 0, 0, NULL,
+        "a flag"},
+    {"a-text", 0, OPTION_TEXT, offsetof(struct values, text), 0, 0, "TEXT",
+        "a text"},
+    {"a-number", 0, OPTION_NUMBER, offsetof(struct values, number), -5, 5, "N",
+        "a number"},
+    {"a-size", 0, OPTION_SIZE, offsetof(struct values, size), 1,
+        (int64_t)1 << 40, "SIZE", "a size"},
+};
+
+static struct values values;
+static int rest;
+
+static int parse_values(const char *line)
+{
+    const struct option_table table = {value_options,
+        sizeof(value_options) / sizeof(value_options[0]), "; a hint"};
+    int argc = split(line);
+
+    values = (struct values){.text = "unset"};
+    return option_table_parse(&table, &values, argc, words, &rest, &e);
+}
+
+START_TEST(table_tells_where_values_go)
+{
+    ck_assert_int_eq(
+        parse_values("-f --a_text=x --a-number -3 --a_size 8 y --a-text z"), 0);
+    ck_assert(values.is_set);
+    ck_assert_str_eq(values.text, "x");
+    ck_assert_int_eq((int)values.number, -3);
+    ck_assert_int_eq((int)values.size, 8);
+    ck_assert_int_eq(rest, 7);
+    ck_assert_int_eq(parse_values(""), 0);
+    ck_assert_str_eq(values.text, "unset");
+    ck_assert_int_eq(rest, 1);
+}
+END_TEST
+
+static const struct {
+    const char *text;
+    int64_t size; /* 0: a mistake */
+} sizes[] = {
+    {"1", 1},
+    {"17", 17},
+    {"8K", 8192},
+    {"128M", (int64_t)128 << 20},
+    {"3G", (int64_t)3 << 30},
+    {"1024G", (int64_t)1 << 40},
+    {"1025G", 0},
+    {"0", 0},
+    {"0K", 0},
+    {"-1K", 0},
+    {"K", 0},
+    {"1k", 0},
+    {"1KB", 0},
+    {"1KK", 0},
+    {"1.5G", 0},
+    {"K1", 0},
+    {"9223372036854775807G", 0},
+    {"99999999999999999999999999999999999K", 0},
+};
+
+START_TEST(size_is_a_number_with_a_unit)
+{
+    char line[64];
+    int rc;
+
+    snprintf(line, sizeof(line), "--a-size=%s", sizes[_i].text);
+    rc = parse_values(line);
+    if (sizes[_i].size != 0) {
+        ck_assert_int_eq(rc, 0);
+        ck_assert(values.size == sizes[_i].size);
+    } else {
+        ck_assert_int_lt(rc, 0);
+        ck_assert_ptr_nonnull(strstr(e.msg, "--a-size='"));
+        ck_assert_ptr_nonnull(strstr(e.msg, "size from 1"));
+    }
+}
+END_TEST
+
+START_TEST(unknown_option_is_hinted_at)
+{
+    ck_assert_int_lt(parse_values("--a_numbers=4"), 0);
+    ck_assert_ptr_nonnull(strstr(e.msg, "did you mean --a-number?"));
+    ck_assert_ptr_nonnull(strstr(e.msg, "; a hint"));
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("options");
@@ -144,5 +250,9 @@ int main(void)
     tcase_add_loop_test(
         t, mistake_is_an_error_that_names_it, 0, sizeof(bad) / sizeof(bad[0]));
     tcase_add_test(t, help_names_every_option);
+    tcase_add_test(t, table_tells_where_values_go);
+    tcase_add_loop_test(
+        t, size_is_a_number_with_a_unit, 0, sizeof(sizes) / sizeof(sizes[0]));
+    tcase_add_test(t, unknown_option_is_hinted_at);
     return unit_run("options", t);
 }

@@ -52,8 +52,11 @@
  *   coll_init() and coll_destroy() must not run beside any other call.
  * - A group argument of NULL is the default group: all workers of the job.
  *
- * The library writes nothing to stdout or stderr, installs no signal handler
- * and starts no thread. After fork() the child must not use it.
+ * The library writes nothing to stdout or stderr and installs no signal
+ * handler. It starts a thread only where this process hosts a store: with
+ * is_host in coll_store_tcp(), and in coll_init() on rank 0 if the launcher
+ * provides no store. That thread has all signals blocked and ends with the
+ * store. After fork() the child must not use the library.
  */
 #ifndef COLLECTIVE_H
 #define COLLECTIVE_H
@@ -152,6 +155,182 @@ COLL_API const char *coll_op_name(coll_op_t op);
 
 typedef struct coll_group coll_group_t;
 
+/* --- Stores ------------------------------------------------------------ */
+
+/*
+ * A store is a small table of keys and values that processes share: where
+ * they meet before there is a group, and the place for what is small and
+ * rare. It is PyTorch's: a Python and a C program see the same keys.
+ *
+ * Keys are C strings of up to 8,191 bytes with all prefixes; the empty one is
+ * a key, too. Values are any bytes, of up to 128 MiB (8 MiB if the store is
+ * hosted by PyTorch's libuv server), and one call takes up to 131,072 keys. A
+ * call that may wait for others takes timeout_ms, in milliseconds: 0 stands
+ * for the store's own time-out. COLL_ERR_TIMEOUT means that a key did not
+ * appear in time, and the store goes on; so it does after COLL_ERR_ARGUMENT,
+ * COLL_ERR_UNSUPPORTED (the server is too old) and COLL_ERR_MEMORY. After
+ * COLL_ERR_STORE a TCP store is broken: every further call returns the same.
+ *
+ * Values that a call returns are the caller's, to be released with free(); a
+ * NUL, not counted in the length, follows the last byte. Outputs are set only
+ * on success. Calls on one store from several threads are serialised, so a
+ * long wait holds up the others, whose own time begins after it: open a second
+ * store for those. Stores need no coll_init().
+ */
+typedef struct coll_store coll_store_t;
+
+typedef struct coll_store_options {
+    /* How long opening and each call may take. 0: 300,000, PyTorch's five
+     * minutes. */
+    int64_t timeout_ms;
+    /*
+     * TCP: serve the store in a thread of this process, listening at the
+     * given host and port. Without it somebody else does. Nobody's garbage,
+     * and no end of a client, disturbs the thread; it says nothing of them.
+     */
+    bool is_host;
+    /*
+     * TCP and file: how many workers use it, the host included, 0 if that is
+     * not known. With it, a TCP client checks in (a host that is PyTorch's
+     * waits for that), and a host that closes waits until all have come and
+     * have closed, for at most the time-out; without it, closing the host ends
+     * the store for everybody. A file store removes the file at the last
+     * close.
+     */
+    int world_size;
+} coll_store_options_t;
+
+#ifdef __cplusplus
+#define COLL_STORE_OPTIONS_INIT (coll_store_options_t())
+#else
+#define COLL_STORE_OPTIONS_INIT ((coll_store_options_t){0, false, 0})
+#endif
+
+/*
+ * A TCPStore at host and port: crun's, torchrun's, or that of another worker.
+ * A refused connection is tried again until the time-out, with growing
+ * pauses; COLL_ERR_TIMEOUT or COLL_ERR_STORE then says what was found there.
+ * With is_host it listens on the addresses of host ("0.0.0.0" or "::" for
+ * all) and port 0 means any free port: coll_store_port() tells which. A port
+ * in use is COLL_ERR_STORE at once.
+ */
+COLL_API coll_status_t coll_store_tcp(coll_store_t **store, const char *host,
+    int port, const coll_store_options_t *options);
+
+/*
+ * A store in a file that all processes can open, in the format of PyTorch's
+ * FileStore. The file must not be left over from an earlier job. Without
+ * queues.
+ */
+COLL_API coll_status_t coll_store_file(coll_store_t **store, const char *path,
+    const coll_store_options_t *options);
+
+/* A store that lives in this process only, for its threads. */
+COLL_API coll_status_t coll_store_hash(
+    coll_store_t **store, const coll_store_options_t *options);
+
+/*
+ * A view of another store in which every key has prefix and a slash put in
+ * front, as PyTorch's PrefixStore does. base must stay open until the view
+ * is closed; they share the connection, the lock and the time-out.
+ */
+COLL_API coll_status_t coll_store_prefix(
+    coll_store_t **store, const char *prefix, coll_store_t *base);
+
+/*
+ * Closes a store; it must not be used by another thread any more. Takes NULL.
+ * A host with a world size waits for the other clients, see world_size.
+ */
+COLL_API void coll_store_close(coll_store_t *store);
+
+/* The store through which coll_init() met the others, until coll_destroy(),
+ * which closes it; NULL before, and with one worker. Keys that begin with
+ * "coll/" are the library's: use a prefix of your own. */
+COLL_API coll_store_t *coll_default_store(void);
+
+/* TCP: the port of the server; -1 for other stores. */
+COLL_API int coll_store_port(const coll_store_t *store);
+
+/* From now on; timeout_ms must be greater than 0. */
+COLL_API coll_status_t coll_store_set_timeout(
+    coll_store_t *store, int64_t timeout_ms);
+
+/* Sets key to len bytes at value. A TCP store does not answer: what the
+ * server refuses is noticed by the next call. */
+COLL_API coll_status_t coll_store_set(
+    coll_store_t *store, const char *key, const void *value, size_t len);
+
+/* Waits until key exists, for at most the store's time-out. */
+COLL_API coll_status_t coll_store_get(
+    coll_store_t *store, const char *key, void **value, size_t *len);
+
+/* Adds delta to the decimal number at key, where a missing key counts as 0;
+ * *result (result may be NULL) is the sum. A value that is no number is an
+ * error: a TCP server then closes the connection, and the store is broken. */
+COLL_API coll_status_t coll_store_add(
+    coll_store_t *store, const char *key, int64_t delta, int64_t *result);
+
+/* Waits until all nkeys keys exist. */
+COLL_API coll_status_t coll_store_wait(coll_store_t *store,
+    const char *const *keys, size_t nkeys, int64_t timeout_ms);
+
+/*
+ * Sets key to desired if its value is expected, or if it is missing and
+ * expected is empty. *value is then desired. Else it is what the key has; of
+ * a missing key, expected comes back, and nothing was created.
+ */
+COLL_API coll_status_t coll_store_compare_set(coll_store_t *store,
+    const char *key, const void *expected, size_t expected_len,
+    const void *desired, size_t desired_len, void **value, size_t *len);
+
+/* *exist: whether all nkeys keys exist. Does not wait. */
+COLL_API coll_status_t coll_store_check(
+    coll_store_t *store, const char *const *keys, size_t nkeys, bool *exist);
+
+/* *existed (existed may be NULL): whether there was such a key. */
+COLL_API coll_status_t coll_store_delete(
+    coll_store_t *store, const char *key, bool *existed);
+
+/* All keys of the store, whatever the prefix; a store may keep one or two of
+ * its own. */
+COLL_API coll_status_t coll_store_num_keys(coll_store_t *store, int64_t *count);
+
+/* Extends the value of key, or creates it. */
+COLL_API coll_status_t coll_store_append(
+    coll_store_t *store, const char *key, const void *value, size_t len);
+
+/* Waits until all keys exist, for at most the store's time-out; values[i],
+ * of lens[i] bytes, is the value of keys[i]. Both arrays hold nkeys. */
+COLL_API coll_status_t coll_store_multi_get(coll_store_t *store,
+    const char *const *keys, size_t nkeys, void **values, size_t *lens);
+
+/* Sets keys[i] to lens[i] bytes at values[i]: one after the other, not all
+ * at once. */
+COLL_API coll_status_t coll_store_multi_set(coll_store_t *store,
+    const char *const *keys, size_t nkeys, const void *const *values,
+    const size_t *lens);
+
+/*
+ * Queues, with names of their own beside the keys. push appends an element,
+ * pop takes the oldest and waits for one if there is none; each element is
+ * given to one caller. check and wait see a queue that is not empty.
+ */
+COLL_API coll_status_t coll_store_queue_push(
+    coll_store_t *store, const char *queue, const void *value, size_t len);
+COLL_API coll_status_t coll_store_queue_pop(coll_store_t *store,
+    const char *queue, void **value, size_t *len, int64_t timeout_ms);
+COLL_API coll_status_t coll_store_queue_len(
+    coll_store_t *store, const char *queue, int64_t *len);
+
+/*
+ * The keys of the store, in no particular order; of a view, those with its
+ * prefix, without it. *keys is one block of *nkeys pointers and the strings
+ * they point to, for one free(); NULL if there are none. Keys that hold a
+ * NUL, which only other programs can make, are left out.
+ */
+COLL_API coll_status_t coll_store_list_keys(
+    coll_store_t *store, char ***keys, size_t *nkeys);
+
 /* --- Joining and leaving ----------------------------------------------- */
 
 typedef struct coll_options {
@@ -168,12 +347,29 @@ typedef struct coll_options {
      * "self" (world size 1).
      */
     const char *backend;
+    /*
+     * Where the ranks meet; NULL: "env://".
+     *   env://            the store at MASTER_ADDR:MASTER_PORT
+     *   tcp://HOST:PORT   the store there; an IPv6 HOST in brackets
+     *   file:///PATH      the file store at /PATH, which must not be there yet
+     * PyTorch's ?rank=R&world_size=N may follow. A TCP store is hosted by
+     * rank 0, unless TORCHELASTIC_USE_AGENT_STORE is "True" and the address
+     * is that of MASTER_ADDR and MASTER_PORT, letter by letter: then by the
+     * launcher. crun sets it, and so does torchrun where it hosts a store;
+     * set it on all ranks if you start them by hand, or with srun, beside a
+     * store that is already there (crund).
+     */
+    const char *init_method;
+    /* Who this process is. world_size 0 (and rank 0): what init_method says,
+     * else the variables RANK and WORLD_SIZE. */
+    int rank;
+    int world_size;
 } coll_options_t;
 
 #ifdef __cplusplus
 #define COLL_OPTIONS_INIT (coll_options_t())
 #else
-#define COLL_OPTIONS_INIT ((coll_options_t){0, NULL})
+#define COLL_OPTIONS_INIT ((coll_options_t){0, NULL, NULL, 0, 0})
 #endif
 
 /*
@@ -183,17 +379,19 @@ typedef struct coll_options {
  * Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. With
  * WORLD_SIZE=1 nothing else is needed: no launcher, no store. Without
  * WORLD_SIZE it fails with COLL_ERR_ENVIRONMENT rather than run alone by
- * mistake. Otherwise a TCPStore must listen at MASTER_ADDR:MASTER_PORT,
- * which crun and torchrun provide; all ranks must run on one node in this
- * version (COLL_ERR_UNSUPPORTED else).
+ * mistake. All ranks must run on one node in this version
+ * (COLL_ERR_UNSUPPORTED else).
  *
- * The store may come up later than the ranks, and so may the name of its
- * host; but a name that the resolver says does not exist is tried for a
- * minute at most.
+ * Otherwise the ranks meet in a store, see init_method. It may come up later
+ * than the ranks, and so may the name of its host; but a name that the
+ * resolver says does not exist is tried for a minute at most. Where rank 0
+ * hosts it, it does so anew in each coll_init(), and the port must be free:
+ * if it is in use rank 0 fails at once with COLL_ERR_STORE.
  *
- * Ranks of one node need two file descriptors per rank. If the soft limit
- * (RLIMIT_NOFILE) is too low, coll_init() raises it as far as needed; beyond
- * the hard limit it fails with COLL_ERR_SYSTEM.
+ * Ranks of one node need two file descriptors per rank, a rank 0 that hosts the
+ * store three. If the soft limit (RLIMIT_NOFILE) is too low, coll_init()
+ * raises it as far as needed; beyond the hard limit it fails with
+ * COLL_ERR_SYSTEM.
  *
  * A second call without coll_destroy() in between: COLL_ERR_STATE. After a
  * failure the library is as before the call. If one rank fails or dies in
@@ -206,10 +404,12 @@ COLL_API coll_status_t coll_init(const coll_options_t *options);
 COLL_API bool coll_is_initialized(void);
 
 /*
- * Leaves the job and frees everything. Does not wait for the others: a rank
- * still waiting in an operation that this one will not join gets
- * COLL_ERR_PEER, saying that this rank left. Without coll_init():
- * COLL_ERR_STATE.
+ * Leaves the job and frees everything. A rank still waiting in an operation
+ * that this one will not join gets COLL_ERR_PEER, saying that this rank left.
+ * Does not wait for the others, with one exception: a rank 0 that hosts the
+ * store keeps it until they have called coll_destroy(), too, or have ended,
+ * for at most the group's time-out; after an operation that failed, for at
+ * most one second. Without coll_init(): COLL_ERR_STATE.
  */
 COLL_API coll_status_t coll_destroy(void);
 

@@ -1,0 +1,371 @@
+/*
+ * crund: hosts a store on its own, so that it outlives every training node.
+ * This file is the program around it: options, limits of the process,
+ * signals, and telling where it listens.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "cmd/option_table.h"
+#include "cmd/standard_fds.h"
+#include "rendezvous/base/log.h"
+#include "rendezvous/base/text.h"
+#include "rendezvous/poller.h"
+#include "rendezvous/store_port.h"
+#include "rendezvous/store_server.h"
+
+#define EXIT_FAILED 1
+#define EXIT_USAGE 2
+
+#define HOST_MAX 256 /* of a DNS name, with its NUL */
+
+/* Descriptors that are not clients: the standard ones, listeners, signals. */
+#define FDS_BESIDE_CLIENTS 32
+
+#define USAGE "usage: crund --listen HOST:PORT [options]\n"
+
+struct settings {
+    const char *listen;
+    const char *old_clients;
+    int64_t ready_fd; /* -1: none */
+    int64_t max_clients;
+    int64_t max_key;
+    int64_t max_value;
+    int64_t max_keys;
+    int64_t max_memory;
+    bool is_help;
+    bool is_version;
+    /* What these say, checked: */
+    char host[HOST_MAX]; /* empty: all addresses of this machine */
+    int port;
+    enum store_dialect old_dialect;
+};
+
+#define FIELD(field) offsetof(struct settings, field)
+#define SIZE_LIMIT ((int64_t)1 << 40)
+
+static const struct option options[] = {
+    {"listen", 0, OPTION_TEXT, FIELD(listen), 0, 0, "HOST:PORT",
+        "where to listen: an address or name of this machine,\n"
+        "IPv6 as [::1]:PORT, * or nothing for all addresses;\n"
+        "port 0 is any free one"},
+    {"ready-fd", 0, OPTION_NUMBER, FIELD(ready_fd), 0, INT32_MAX, "N",
+        "also write the line HOST:PORT to descriptor N, and close it"},
+    {"max-clients", 0, OPTION_NUMBER, FIELD(max_clients), 1, INT32_MAX, "N",
+        "connections at a time (default 65536)"},
+    {"max-key-bytes", 0, OPTION_SIZE, FIELD(max_key), 1, SIZE_LIMIT, "SIZE",
+        "length of a key (default 8K)"},
+    {"max-value-bytes", 0, OPTION_SIZE, FIELD(max_value), 1, SIZE_LIMIT, "SIZE",
+        "length of a value (default 128M)"},
+    {"max-keys", 0, OPTION_NUMBER, FIELD(max_keys), 1, INT32_MAX, "N",
+        "keys in one request (default 131072)"},
+    {"max-memory", 0, OPTION_SIZE, FIELD(max_memory), 1, SIZE_LIMIT, "SIZE",
+        "memory for keys, values and buffers (default 1G)"},
+    {"old-clients", 0, OPTION_TEXT, FIELD(old_clients), 0, 0, "1.13|2.1|none",
+        "how to read clients older than PyTorch 2.2, which do not\n"
+        "tell their version: as 1.13 and 2.0 (default), as 2.1,\n"
+        "or not at all"},
+    {"help", 'h', OPTION_FLAG, FIELD(is_help), 0, 0, NULL, "print this text"},
+    {"version", 0, OPTION_FLAG, FIELD(is_version), 0, 0, NULL,
+        "print the version"},
+};
+
+static const struct option_table table = {
+    .options = options,
+    .count = sizeof(options) / sizeof(options[0]),
+    .hint = "",
+};
+
+/* --- The command line --------------------------------------------------- */
+
+/* "HOST:PORT", "[ADDRESS]:PORT", ":PORT" or "*:PORT". */
+static int parse_listen(struct settings *s, struct err *e)
+{
+    const char *host = s->listen;
+    const char *colon = strrchr(s->listen, ':');
+    size_t len = colon != NULL ? (size_t)(colon - host) : 0;
+    int64_t port;
+
+    if (colon == NULL || text_to_i64(colon + 1, &port) < 0 || port < 0 ||
+        port > 65535)
+        return err_set(e, -EINVAL,
+            "--listen='%s': expected HOST:PORT, PORT from 0 to 65535",
+            s->listen);
+    if (len >= 2 && host[0] == '[' && host[len - 1] == ']') {
+        host++;
+        len -= 2;
+    } else if (memchr(host, ':', len) != NULL) {
+        return err_set(e, -EINVAL,
+            "--listen='%s': an IPv6 address goes in brackets, [ADDRESS]:PORT",
+            s->listen);
+    }
+    if (len == 1 && host[0] == '*')
+        len = 0;
+    if (len >= sizeof(s->host))
+        return err_set(e, -EINVAL, "--listen: the name is too long");
+    memcpy(s->host, host, len);
+    s->host[len] = '\0';
+    s->port = (int)port;
+    return 0;
+}
+
+static int parse_old_clients(struct settings *s, struct err *e)
+{
+    static const struct {
+        const char *name;
+        enum store_dialect dialect;
+    } names[] = {{"1.13", STORE_DIALECT_A}, {"2.1", STORE_DIALECT_B},
+        {"none", STORE_DIALECT_C}};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(s->old_clients, names[i].name) == 0) {
+            s->old_dialect = names[i].dialect;
+            return 0;
+        }
+    return err_set(e, -EINVAL,
+        "--old-clients='%s': expected one of 1.13, 2.1, none", s->old_clients);
+}
+
+static int parse(struct settings *s, int argc, char **argv, struct err *e)
+{
+    const struct store_limits defaults = STORE_LIMITS_DEFAULT;
+    int rest, rc;
+
+    *s = (struct settings){.old_clients = "1.13",
+        .ready_fd = -1,
+        .max_clients = (int64_t)defaults.clients,
+        .max_key = (int64_t)defaults.key_len,
+        .max_value = (int64_t)defaults.value_len,
+        .max_keys = (int64_t)defaults.list_count,
+        .max_memory = (int64_t)defaults.memory};
+    rc = option_table_parse(&table, s, argc, argv, &rest, e);
+    if (rc < 0 || s->is_help || s->is_version)
+        return rc;
+    if (rest < argc)
+        return err_set(e, -EINVAL, "unexpected argument '%s'", argv[rest]);
+    if (s->listen == NULL)
+        return err_set(e, -EINVAL, "--listen is missing: where to listen");
+    if (s->ready_fd >= 0 && fcntl((int)s->ready_fd, F_GETFD) < 0)
+        return err_set(e, -EINVAL, "--ready-fd=%d: that descriptor is not open",
+            (int)s->ready_fd);
+    rc = parse_old_clients(s, e);
+    return rc < 0 ? rc : parse_listen(s, e);
+}
+
+static void print_help(void)
+{
+    fputs(USAGE
+        "\n"
+        "Hosts a store that speaks the protocol of PyTorch's TCPStore, until\n"
+        "SIGTERM or SIGINT. When it listens it prints HOST:PORT.\n"
+        "\n"
+        "options (SIZE is in bytes, or ends in K, M or G):\n",
+        stdout);
+    option_table_print(&table, stdout);
+    fputs("\n"
+          "environment: LOGLEVEL (ERROR, WARNING, INFO, DEBUG)\n"
+          "\n"
+          "exit status: 0 after a signal to stop, 1 if it cannot listen or\n"
+          "serve, 2 for a mistake on the command line\n",
+        stdout);
+}
+
+/* --- The process -------------------------------------------------------- */
+
+/* A reader of our log that does not read must not hold up the clients: what
+ * cannot be written now is lost. A pipe or terminal that is ready takes a
+ * line. */
+static void write_log(const char *line, size_t len, void *arg)
+{
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+    (void)arg;
+    if (poll(&p, 1, 0) == 1 && write(STDERR_FILENO, line, len) < 0) {
+        /* Nowhere is left to complain to. */
+    }
+}
+
+/* As many descriptors as we may have. */
+static void raise_fd_limit(int64_t max_clients)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_max < (rlim_t)max_clients + FDS_BESIDE_CLIENTS)
+        log_warn("crund",
+            "at most %llu files may be open here (ulimit -Hn), too few for "
+            "%lld clients (--max-clients)",
+            (unsigned long long)limit.rlim_max, (long long)max_clients);
+}
+
+/* Whoever waits for the line may be gone; that is no reason not to serve. */
+static void announce(const struct settings *s, const char *host, int port)
+{
+    int fds[] = {STDOUT_FILENO, (int)s->ready_fd};
+    char line[HOST_MAX + 16];
+    int len = snprintf(line, sizeof(line),
+        strchr(host, ':') != NULL ? "[%s]:%d\n" : "%s:%d\n", host, port);
+
+    for (int i = 0; i < 2; i++)
+        if (fds[i] >= 0 && write(fds[i], line, (size_t)len) < 0)
+            log_warn("crund", "cannot tell descriptor %d where it listens: %s",
+                fds[i], strerror(errno));
+    if (s->ready_fd >= 0)
+        close((int)s->ready_fd);
+}
+
+/* --- Serving ------------------------------------------------------------ */
+
+struct host {
+    struct poller *poller;
+    struct store_server *store;
+    struct store_port *port;
+    struct poller_item signals;
+    bool is_stopped;
+};
+
+static void signals_ready_cb(struct poller_item *item, uint32_t events)
+{
+    struct host *h =
+        (struct host *)((char *)item - offsetof(struct host, signals));
+
+    (void)events;
+    h->is_stopped = true;
+}
+
+static int watch_signals(struct host *h)
+{
+    sigset_t set;
+    int fd, rc;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (fd < 0)
+        return -errno;
+    rc = poller_add(h->poller, &h->signals, fd, EPOLLIN, signals_ready_cb);
+    if (rc < 0)
+        close(fd);
+    return rc;
+}
+
+/* *host becomes what it listens on. */
+static int open_port(struct host *h, const struct settings *s,
+    const char **host, int *port, struct err *e)
+{
+    const struct store_port_options port_options = {
+        .old_dialect = s->old_dialect,
+        .max_connections = (size_t)s->max_clients};
+    int rc;
+
+    *host = s->host[0] != '\0' ? s->host : "::";
+    rc = store_port_create(
+        &h->port, h->poller, *host, s->port, &port_options, port, e);
+    if (rc == -EADDRNOTAVAIL && s->host[0] == '\0') { /* IPv6 is off */
+        *host = "0.0.0.0";
+        rc = store_port_create(
+            &h->port, h->poller, *host, s->port, &port_options, port, e);
+    }
+    return rc;
+}
+
+static int set_up(struct host *h, const struct settings *s, struct err *e)
+{
+    const struct store_limits limits = {.clients = (size_t)s->max_clients,
+        .key_len = (size_t)s->max_key,
+        .value_len = (size_t)s->max_value,
+        .list_count = (size_t)s->max_keys,
+        .memory = (size_t)s->max_memory};
+    const char *host;
+    int port, rc;
+
+    rc = poller_create(&h->poller);
+    if (rc == 0)
+        rc = watch_signals(h);
+    if (rc == 0)
+        rc = store_server_create(&h->store, h->poller, &limits);
+    if (rc < 0)
+        return err_set(e, rc, "set-up: %s", strerror(-rc));
+    rc = open_port(h, s, &host, &port, e);
+    if (rc < 0)
+        return rc;
+    store_port_set_store(h->port, h->store);
+    announce(s, host, port);
+    return 0;
+}
+
+static void tear_down(struct host *h)
+{
+    int fd = h->signals.fd;
+
+    store_port_destroy(h->port);
+    store_server_destroy(h->store);
+    if (fd >= 0) {
+        poller_remove(h->poller, &h->signals);
+        close(fd);
+    }
+    poller_destroy(h->poller);
+}
+
+static int serve(const struct settings *s)
+{
+    struct host h = {.signals.fd = -1};
+    struct err e = {0};
+    int rc;
+
+    rc = set_up(&h, s, &e);
+    while (rc >= 0 && !h.is_stopped) {
+        rc = poller_run(h.poller, -1);
+        if (rc < 0)
+            err_set(&e, rc, "waiting for clients: %s", strerror(-rc));
+    }
+    if (rc < 0)
+        fprintf(stderr, "crund: error: %s\n", e.msg);
+    tear_down(&h);
+    return rc < 0 ? EXIT_FAILED : 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s;
+    struct err e = {0};
+    int rc;
+
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    log_init();
+    if (parse(&s, argc, argv, &e) < 0) {
+        fprintf(stderr,
+            USAGE "crund: error: %s\ncrund --help lists the options\n", e.msg);
+        return EXIT_USAGE;
+    }
+    if (s.is_help || s.is_version) {
+        if (s.is_help)
+            print_help();
+        else
+            puts("crund " CRUN_VERSION);
+        return fflush(stdout) == 0 ? 0 : EXIT_FAILED;
+    }
+    rc = standard_fds_open();
+    if (rc < 0) {
+        fprintf(stderr, "crund: error: /dev/null: %s\n", strerror(-rc));
+        return EXIT_FAILED;
+    }
+    log_set_writer(write_log, NULL);
+    raise_fd_limit(s.max_clients);
+    return serve(&s);
+}

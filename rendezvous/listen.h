@@ -1,0 +1,23 @@
+/* Listening sockets of one port. */
+#ifndef CRUN_RENDEZVOUS_LISTEN_H
+#define CRUN_RENDEZVOUS_LISTEN_H
+
+#include "rendezvous/base/err.h"
+
+/* Addresses that one host name may have on this machine. */
+#define LISTEN_MAX 16
+
+/*
+ * Listens on every address that host resolves to on this machine, all with
+ * one port; port 0 lets the kernel choose. A numeric host is not looked up;
+ * a name can block as resolve() says. "::" stands for both families.
+ *
+ * Returns the number of sockets in fds (non-blocking, close-on-exec, with
+ * keep-alive and TCP_NODELAY, which accepted sockets inherit); *bound_port is
+ * the port. Errors name host and port: -EADDRINUSE, -EADDRNOTAVAIL (no
+ * address of this machine), -ENOENT (the name does not resolve), others.
+ */
+int listen_open(const char *host, int port, int fds[LISTEN_MAX],
+    int *bound_port, struct err *e);
+
+#endif

@@ -1,0 +1,48 @@
+/*
+ * What one store, and one client of it, may take. Exceeding a limit ends the
+ * client that did, with a line in the log, and nobody else.
+ */
+#ifndef CRUN_RENDEZVOUS_STORE_LIMITS_H
+#define CRUN_RENDEZVOUS_STORE_LIMITS_H
+
+#include <stddef.h>
+
+struct store_limits {
+    size_t clients; /* connections at a time, those still unknown included */
+    size_t key_len; /* bytes of a key */
+    size_t value_len; /* bytes of a value */
+    size_t list_count; /* keys, or pairs, of one request */
+    size_t memory; /* bytes of keys, values, queues, waits and buffers */
+};
+
+/*
+ * Keys and lists as PyTorch's libuv server has them; values larger than its
+ * 8 MiB, because its older server had no limit and programs rely on that.
+ */
+#define STORE_LIMITS_DEFAULT                                                   \
+    ((struct store_limits){                                                    \
+        .clients = 65536,                                                      \
+        .key_len = 8192,                                                       \
+        .value_len = (size_t)128 << 20,                                        \
+        .list_count = 131072,                                                  \
+        .memory = (size_t)1 << 30,                                             \
+    })
+
+/* Bytes of one request: a COMPARE_SET with two largest values fits. */
+static inline size_t store_limits_request(const struct store_limits *l)
+{
+    return 2 * l->value_len + l->key_len + ((size_t)64 << 10);
+}
+
+/* How much of the memory limit is in use; shared by a store's key space and
+ * the sessions of its clients. */
+struct store_budget {
+    size_t used;
+    size_t max;
+};
+
+/* 0, or -EDQUOT when that would exceed the limit: then nothing was taken. */
+int store_budget_take(struct store_budget *b, size_t bytes);
+void store_budget_give(struct store_budget *b, size_t bytes);
+
+#endif

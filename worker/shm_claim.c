@@ -1,0 +1,146 @@
+/*
+ * What the ranks of shm_boot.c leave for each other in the store: rank 0's
+ * claim, and notes of failures.
+ */
+#include "shm_boot.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "rendezvous/base/clock.h"
+
+void boot_key_of(
+    const struct boot *b, char out[BOOT_KEY_BYTES], const char *what)
+{
+    snprintf(out, BOOT_KEY_BYTES, "%sshm/%s", b->prefix, what);
+}
+
+void boot_failed_key(const struct boot *b, char out[BOOT_KEY_BYTES])
+{
+    char what[64];
+
+    snprintf(what, sizeof(what), "failed/%s", b->leader);
+    boot_key_of(b, out, what);
+}
+
+int boot_get_text(struct boot *b, const char *key, char *out, size_t cap,
+    uint64_t deadline_ns, struct err *e)
+{
+    struct buf value;
+    int rc;
+
+    buf_init(&value, cap - 1);
+    rc = coll_store_do_get(b->store, key, &value, deadline_ns, e);
+    if (rc == 0) {
+        if (value.len > 0)
+            memcpy(out, buf_bytes(&value), value.len);
+        out[value.len] = '\0';
+    }
+    buf_fini(&value);
+    return rc;
+}
+
+/* For requests that a store that lives answers at once: also when the time is
+ * nearly over, a slow answer is no missing one. */
+static uint64_t answer_deadline_ns(const struct boot *b)
+{
+    uint64_t least_ns = clock_deadline_ns(LAST_WORDS_MS);
+
+    return b->deadline_ns > least_ns ? b->deadline_ns : least_ns;
+}
+
+void boot_set_text(struct boot *b, const char *key, const char *text)
+{
+    struct err e;
+
+    /* On the way out: there is nobody to tell that this failed, too. */
+    coll_store_do_set(b->store, key, store_bytes(text, strlen(text)),
+        clock_deadline_ns(LAST_WORDS_MS), &e);
+}
+
+int boot_check(struct boot *b, const char *key, bool *exists, struct err *e)
+{
+    return coll_store_do_check(
+        b->store, &key, 1, exists, answer_deadline_ns(b), e);
+}
+
+int boot_delete(struct boot *b, const char *key, struct err *e)
+{
+    return coll_store_do_delete(b->store, key, NULL, answer_deadline_ns(b), e);
+}
+
+int boot_swap_text(struct boot *b, const char *key, const char *expected,
+    const char *desired, char *out, size_t cap, struct err *e)
+{
+    struct buf now;
+    int rc;
+
+    buf_init(&now, cap - 1);
+    rc = coll_store_do_compare_set(b->store, key,
+        store_bytes(expected, strlen(expected)),
+        store_bytes(desired, strlen(desired)), &now, answer_deadline_ns(b), e);
+    if (rc == 0) {
+        if (now.len > 0)
+            memcpy(out, buf_bytes(&now), now.len);
+        out[now.len] = '\0';
+    }
+    buf_fini(&now);
+    return rc;
+}
+
+void boot_node_get(struct node *node)
+{
+    struct stat st;
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+
+    /* Without /proc both stay as they are: equal on all ranks, and ranks
+     * that are apart do not find each other's sockets. */
+    if (f == NULL || fscanf(f, "%39s", node->boot_id) != 1)
+        snprintf(node->boot_id, sizeof(node->boot_id), "-");
+    if (f != NULL)
+        fclose(f);
+    if (stat("/proc/self/ns/net", &st) == 0)
+        node->netns = st.st_ino;
+    node->uid = (unsigned int)geteuid();
+}
+
+void boot_claim_text(char *out, size_t cap, const struct claim *c)
+{
+    snprintf(out, cap, "2 %s %llu %u %s", c->node.boot_id, c->node.netns,
+        c->node.uid, c->name);
+}
+
+bool boot_claim_parse(struct claim *c, const char *text)
+{
+    int end = 0;
+
+    if (sscanf(text, "2 %39s %llu %u %32s%n", c->node.boot_id, &c->node.netns,
+            &c->node.uid, c->name, &end) != 4)
+        return false;
+    return text[end] == '\0' && strlen(c->name) == SHM_NAME_BYTES;
+}
+
+coll_status_t boot_check_node(const struct boot *b, const struct claim *c)
+{
+    const struct node *own = &b->own.node;
+
+    if (strcmp(c->node.boot_id, own->boot_id) != 0)
+        return coll_fail(COLL_ERR_UNSUPPORTED,
+            "coll_init: rank %d runs on another machine than rank 0; this "
+            "version serves the processes of one node",
+            b->g->rank);
+    if (c->node.netns != own->netns)
+        return coll_fail(COLL_ERR_UNSUPPORTED,
+            "coll_init: rank %d runs in another network namespace than rank "
+            "0; this version serves the processes of one node",
+            b->g->rank);
+    if (c->node.uid != own->uid)
+        return coll_fail(COLL_ERR_UNSUPPORTED,
+            "coll_init: rank %d runs as user %u, rank 0 as user %u; ranks "
+            "share memory and must run as one user",
+            b->g->rank, own->uid, c->node.uid);
+    return COLL_OK;
+}
