@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -194,7 +195,21 @@ static void write_log(const char *line, size_t len, void *arg)
     }
 }
 
-/* As many descriptors as we may have. */
+/*
+ * Values come and go, and large ones would each be mapped anew, or the heap
+ * be cut after each and grow again: the kernel then clears every page. So
+ * that much is kept.
+ */
+static void keep_freed_memory(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    mallopt(M_TRIM_THRESHOLD, 64 << 20);
+#endif
+}
+
+/* As many descriptors as we may have. Too few for the number of clients that
+ * somebody asked for is worth a line. */
 static void raise_fd_limit(int64_t max_clients)
 {
     struct rlimit limit;
@@ -203,7 +218,8 @@ static void raise_fd_limit(int64_t max_clients)
         return;
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_max < (rlim_t)max_clients + FDS_BESIDE_CLIENTS)
+    if (max_clients != (int64_t)STORE_LIMITS_DEFAULT.clients &&
+        limit.rlim_max < (rlim_t)max_clients + FDS_BESIDE_CLIENTS)
         log_warn("crund",
             "at most %llu files may be open here (ulimit -Hn), too few for "
             "%lld clients (--max-clients)",
@@ -366,6 +382,7 @@ int main(int argc, char **argv)
         return EXIT_FAILED;
     }
     log_set_writer(write_log, NULL);
+    keep_freed_memory();
     raise_fd_limit(s.max_clients);
     return serve(&s);
 }

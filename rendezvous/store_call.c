@@ -20,6 +20,9 @@
 #define STORE_RECV_FIRST ((size_t)4 << 10)
 #define STORE_RECV_STEP ((size_t)1 << 20)
 
+/* Values longer than this are sent from where they are. */
+#define STORE_COPY_MAX ((size_t)4 << 10)
+
 /* A buffer that has grown beyond that is not kept for the next call. */
 #define STORE_KEEP_MAX ((size_t)64 << 10)
 
@@ -158,25 +161,32 @@ int store_call_set_key(
     return store_call_set_keys(call, req, &key, 1);
 }
 
-int store_call_prepare(
-    const struct store_call *call, const struct store_request *req)
+int store_call_prepare(const struct store_call *call,
+    const struct store_request *req, struct store_bytes *rest)
 {
-    int rc = store_encode_head(&call->c->request, call->c->peer.dialect, req);
+    struct buf *request = &call->c->request;
+    size_t old_len = request->len;
+    int rc = store_encode_head(request, call->c->peer.dialect, req);
 
-    if (rc < 0) /* nothing has been sent, the connection is as it was */
-        return err_set(call->e, rc, "%s: %s", call->what, strerror(-rc));
-    return 0;
+    *rest = store_bytes(NULL, 0);
+    if (rc == 0 && req->value.len > STORE_COPY_MAX)
+        *rest = req->value;
+    else if (rc == 0)
+        rc = buf_append(request, req->value.data, req->value.len);
+    if (rc == 0)
+        return 0;
+    request->len = old_len; /* half a request must not be sent */
+    return err_set(call->e, rc, "%s: %s", call->what, strerror(-rc));
 }
 
-int store_call_flush(const struct store_call *call, struct store_bytes value)
+int store_call_flush(const struct store_call *call, struct store_bytes rest)
 {
     struct store_client *c = call->c;
     struct iovec iov[] = {
         {(void *)buf_bytes(&c->request), c->request.len},
-        {(void *)value.data, value.len},
+        {(void *)rest.data, rest.len},
     };
-    int rc =
-        store_io_send(c->fd, iov, value.len > 0 ? 2 : 1, call->deadline_ns);
+    int rc = store_io_send(c->fd, iov, rest.len > 0 ? 2 : 1, call->deadline_ns);
 
     forget(&c->request);
     return rc < 0 ? store_call_lost(call, rc, NULL) : 0;
@@ -185,9 +195,10 @@ int store_call_flush(const struct store_call *call, struct store_bytes value)
 int store_call_send(
     const struct store_call *call, const struct store_request *req)
 {
-    int rc = store_call_prepare(call, req);
+    struct store_bytes rest;
+    int rc = store_call_prepare(call, req, &rest);
 
-    return rc < 0 ? rc : store_call_flush(call, req->value);
+    return rc < 0 ? rc : store_call_flush(call, rest);
 }
 
 /* --- Replies ------------------------------------------------------------- */

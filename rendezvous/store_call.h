@@ -69,16 +69,15 @@ int store_call_set_keys(const struct store_call *call,
 int store_call_set_key(
     const struct store_call *call, struct store_request *req, const char *key);
 
-/* Sends a request, its value from where it is. */
 int store_call_send(
     const struct store_call *call, const struct store_request *req);
 
-/* The same in two parts, for several requests in one packet: appends one,
- * without the value that ends it, to c->request; and sends what is there, and
- * a value behind it. */
-int store_call_prepare(
-    const struct store_call *call, const struct store_request *req);
-int store_call_flush(const struct store_call *call, struct store_bytes value);
+/* The same in two parts, for several requests in one packet: appends one to
+ * c->request, except for a long value that ends it, which becomes *rest; and
+ * sends what is there, and the rest behind it. */
+int store_call_prepare(const struct store_call *call,
+    const struct store_request *req, struct store_bytes *rest);
+int store_call_flush(const struct store_call *call, struct store_bytes rest);
 
 /* --- Replies ------------------------------------------------------------- */
 

@@ -15,9 +15,7 @@
 #include "rendezvous/store_call.h"
 #include "rendezvous/store_io.h"
 
-/* Several small requests are sent together, up to that many bytes; values
- * longer than the first are sent from where they are. */
-#define STORE_COPY_MAX ((size_t)4 << 10)
+/* Several small requests are sent together, up to that many bytes. */
 #define STORE_BATCH_MAX ((size_t)64 << 10)
 
 /* The longest pause between two lost races for an element of a queue. */
@@ -221,17 +219,53 @@ int store_client_wait(struct store_client *c, const char *const *keys,
     return await(&call, &req, keys, nkeys);
 }
 
-/* A server of PyTorch may close the connection if a key is missing: so it is
- * waited for, and only then asked for. */
+/*
+ * A server of PyTorch may close the connection if a key is missing, so it is
+ * waited for, and only then asked for. crun's is asked at once whether it is
+ * there, and for it: one round trip if it is. What comes for a missing key is
+ * dropped.
+ */
+static int ask_for_value(
+    struct store_call *call, struct store_request *req, const char *key)
+{
+    struct store_request check = {.op = STORE_OP_CHECK};
+    struct store_call soon = *call;
+    struct store_bytes nothing;
+    struct store_reply reply;
+    int rc = store_call_begin(call);
+
+    if (rc == 0)
+        rc = store_call_set_key(call, req, key);
+    if (rc < 0)
+        return rc;
+    if (call->c->peer.is_crun) {
+        check.list_count = 1;
+        check.list = req->list;
+        soon.deadline_ns = store_call_grace_ns(call->deadline_ns);
+        rc = store_call_prepare(&soon, &check, &nothing);
+        if (rc == 0)
+            rc = store_call_send(&soon, req);
+        if (rc == 0)
+            rc = store_call_receive(&soon, STORE_OP_CHECK, 1, &reply);
+        if (rc < 0 || reply.byte == STORE_CHECK_READY) {
+            call->deadline_ns = soon.deadline_ns;
+            return rc;
+        }
+        rc = store_call_receive(&soon, req->op, 1, &reply);
+        if (rc < 0)
+            return rc;
+    }
+    rc = await(call, req, &key, 1);
+    return rc < 0 ? rc : store_call_send(call, req);
+}
+
 int store_client_get(struct store_client *c, const char *key, struct buf *out,
     uint64_t deadline_ns, struct err *e)
 {
     struct store_call call = {c, "get", deadline_ns, e};
     struct store_request req = {.op = STORE_OP_GET};
-    int rc = await(&call, &req, &key, 1);
+    int rc = ask_for_value(&call, &req, key);
 
-    if (rc == 0)
-        rc = store_call_send(&call, &req);
     return rc < 0 ? rc : store_call_receive_value(&call, out);
 }
 
@@ -504,19 +538,12 @@ static int put_pair(const struct store_call *call, struct store_bytes key,
 {
     const struct store_request set = {
         .op = STORE_OP_SET, .key = key, .value = value};
-    struct buf *request = &call->c->request;
-    int rc = store_call_prepare(call, &set);
+    struct store_bytes rest;
+    int rc = store_call_prepare(call, &set, &rest);
 
-    if (rc < 0)
-        return rc;
-    if (value.len > STORE_COPY_MAX)
-        return store_call_flush(call, value);
-    rc = buf_append(request, value.data, value.len);
-    if (rc < 0) /* ENOMEM: half a request must not be sent */
-        return store_call_lost(call, rc, NULL);
-    if (request->len >= STORE_BATCH_MAX)
-        return store_call_flush(call, store_bytes(NULL, 0));
-    return 0;
+    if (rc == 0 && (rest.len > 0 || call->c->request.len >= STORE_BATCH_MAX))
+        rc = store_call_flush(call, rest);
+    return rc;
 }
 
 /* As several SETs: every dialect has that, it means the same, and a server's

@@ -92,6 +92,14 @@ enum { STORE_WAIT_DONE = 0, STORE_WAIT_CANCELED = 1 };
 enum { STORE_CHECK_READY = 0, STORE_CHECK_NOT_READY = 1 };
 enum { STORE_WATCH_REGISTERED = 3 };
 
+/*
+ * How a client finds out that a server is crun's, which answers a GET of a
+ * missing key, where some of PyTorch's close: CHECK of this key alone says
+ * "ready". Nobody can set it, as keys of clients begin with a slash; it is
+ * neither counted nor listed.
+ */
+#define STORE_CRUN_KEY "crun/"
+
 struct store_bytes {
     const char *data;
     size_t len;

@@ -48,7 +48,7 @@
 
 /* --- What is tried ------------------------------------------------------- */
 
-#define GUESS_MAX 32
+#define GUESS_MAX 48
 
 /* The bytes to send, in one piece (PyTorch's libuv server closes if VALIDATE
  * comes in two), and those that must come back, as far as they are known. */
@@ -106,6 +106,24 @@ static void add_ping(struct guess *g)
     add_reply(g, nonce, sizeof(nonce));
 }
 
+/* Is it crun's? In the same packet, for it costs nothing there. */
+static void add_crun_check(struct guess *g)
+{
+    const unsigned char count[8] = {1};
+    const unsigned char len[8] = {sizeof(STORE_CRUN_KEY) - 1};
+
+    add_opcode(g, STORE_OP_CHECK);
+    add_request(g, count, sizeof(count));
+    add_request(g, len, sizeof(len));
+    add_request(g, STORE_CRUN_KEY, sizeof(STORE_CRUN_KEY) - 1);
+    g->reply_len++;
+}
+
+static bool is_crun(const struct guess *g)
+{
+    return g->reply[g->reply_len - 1] == STORE_CHECK_READY;
+}
+
 static void guess_init(struct guess *g, int which)
 {
     memset(g, 0, sizeof(*g));
@@ -114,6 +132,7 @@ static void guess_init(struct guess *g, int which)
     case GUESS_PING: /* 2.5 and newer */
         add_request(g, store_greeting, STORE_GREETING_LEN);
         add_ping(g);
+        add_crun_check(g);
         break;
     case GUESS_VALIDATE: /* 2.2 to 2.4; four to fill the length, see above */
         add_request(g, store_greeting, STORE_GREETING_LEN);
@@ -163,11 +182,11 @@ static int refuse_answer(const unsigned char *got, size_t len, struct err *e)
         text);
 }
 
-/* 0 if the answer is that of the guess; -ECONNRESET if it was closed. */
-static int ask(
-    int fd, const struct guess *g, uint64_t deadline_ns, struct err *e)
+/* 0 if the answer is that of the guess, where it is put; -ECONNRESET if it
+ * was closed. */
+static int ask(int fd, struct guess *g, uint64_t deadline_ns, struct err *e)
 {
-    struct iovec iov = {(void *)g->request, g->request_len};
+    struct iovec iov = {g->request, g->request_len};
     unsigned char got[GUESS_MAX + 16];
     size_t len = 0;
     ssize_t n = store_io_send(fd, &iov, 1, deadline_ns);
@@ -180,8 +199,10 @@ static int ask(
         if (!is_as_guessed(g, got, len))
             return refuse_answer(got, len, e);
     }
-    if (n >= 0)
+    if (n >= 0) {
+        memcpy(g->reply, got, g->reply_len);
         return 0;
+    }
     if (n == -ETIMEDOUT || n == -EHOSTDOWN)
         return err_set(e, -ETIMEDOUT,
             "the connection is made, but nobody answers the greeting: the "
@@ -256,9 +277,10 @@ static int connect_failed(
         "full, it is stopped or overloaded");
 }
 
-/* A socket that has answered as the guess says, or a negative errno. */
-static int try_guess(const struct addrinfo *ai, int which, uint64_t deadline_ns,
-    struct failure *failure)
+/* A socket that has answered as the guess says, or a negative errno. Only
+ * success tells anything about the peer. */
+static int try_guess(const struct addrinfo *ai, int which,
+    struct store_peer *peer, uint64_t deadline_ns, struct failure *failure)
 {
     int fd = store_io_connect(ai->ai_addr, ai->ai_addrlen, deadline_ns);
     struct guess guess;
@@ -269,10 +291,13 @@ static int try_guess(const struct addrinfo *ai, int which, uint64_t deadline_ns,
     failure->was_connected = true;
     guess_init(&guess, which);
     rc = ask(fd, &guess, deadline_ns, &failure->e);
-    if (rc == 0)
-        return fd;
-    close(fd);
-    return rc;
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
+    peer->dialect = guess.dialect;
+    peer->is_crun = which == GUESS_PING && is_crun(&guess);
+    return fd;
 }
 
 static uint64_t guess_deadline_ns(uint64_t deadline_ns)
@@ -288,11 +313,10 @@ static int guess_older(const struct addrinfo *ai, struct store_peer *peer,
     uint64_t deadline_ns, struct failure *failure)
 {
     struct failure now = {0};
-    struct guess guess;
     int which, fd, newer_fd;
 
     for (which = GUESS_PING + 1; which < GUESS_COUNT; which++) {
-        fd = try_guess(ai, which, guess_deadline_ns(deadline_ns), &now);
+        fd = try_guess(ai, which, peer, guess_deadline_ns(deadline_ns), &now);
         if (fd >= 0)
             break;
         if (fd == -EPROTO)
@@ -302,17 +326,15 @@ static int guess_older(const struct addrinfo *ai, struct store_peer *peer,
     }
     if (which == GUESS_COUNT)
         return failure->e.rc;
-    guess_init(&guess, which);
-    peer->dialect = guess.dialect;
-    if (guess.dialect == STORE_DIALECT_C)
+    if (peer->dialect == STORE_DIALECT_C)
         return fd;
     /* A server that understands every dialect (crun's) may have come up
      * since the first guess: only who refuses that again is an old one. */
-    newer_fd = try_guess(ai, GUESS_PING, guess_deadline_ns(deadline_ns), &now);
+    newer_fd =
+        try_guess(ai, GUESS_PING, peer, guess_deadline_ns(deadline_ns), &now);
     if (newer_fd == -ECONNRESET && now.was_connected)
         return fd;
     close(fd);
-    peer->dialect = STORE_DIALECT_C;
     return newer_fd >= 0 ? newer_fd : failure->e.rc;
 }
 
@@ -320,9 +342,8 @@ static int guess_older(const struct addrinfo *ai, struct store_peer *peer,
 static int try_address(const struct addrinfo *ai, struct store_peer *peer,
     uint64_t deadline_ns, struct failure *failure)
 {
-    int fd = try_guess(ai, GUESS_PING, deadline_ns, failure);
+    int fd = try_guess(ai, GUESS_PING, peer, deadline_ns, failure);
 
-    peer->dialect = STORE_DIALECT_C;
     if (fd == -ECONNRESET && failure->was_connected)
         fd = guess_older(ai, peer, deadline_ns, failure);
     failure->may_pass = fd < 0 && may_pass(fd);

@@ -5,6 +5,7 @@
 #ifndef CRUN_RENDEZVOUS_STORE_CONNECT_H
 #define CRUN_RENDEZVOUS_STORE_CONNECT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
@@ -16,6 +17,7 @@ struct store_peer {
     struct sockaddr_storage addr;
     socklen_t addr_len;
     enum store_dialect dialect;
+    bool is_crun; /* a GET of a missing key does no harm */
 };
 
 /*

@@ -123,7 +123,11 @@ int store_io_send(
 {
     while (iov_count > 0) {
         struct msghdr msg = {.msg_iov = iov, .msg_iovlen = iov_count};
-        ssize_t n = sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+        /* The simple call is the faster one. */
+        ssize_t n = iov_count == 1
+                        ? send(fd, iov->iov_base, iov->iov_len,
+                              MSG_NOSIGNAL | MSG_DONTWAIT)
+                        : sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
         size_t left;
 
         if (n < 0 && errno == EAGAIN) {

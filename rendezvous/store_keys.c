@@ -11,9 +11,22 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+
+/* A hash that is fast, and that nobody can aim at who does not know the
+ * seed: else a client could send keys that all fall into one chain. */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+static pthread_once_t seed_once = PTHREAD_ONCE_INIT;
+static uint64_t hash_seed;
+
+#define HASH_FUNCTION(key, len, hash)                                          \
+    ((hash) = (unsigned)XXH3_64bits_withSeed(key, len, hash_seed))
 
 /* Out of memory: leave the entry out and let the caller see hh.tbl == NULL,
  * rather than exit. */
@@ -153,8 +166,17 @@ void store_blob_unref(struct store_blob *b)
 
 /* --- The table ------------------------------------------------------------ */
 
+/* Without a random number the addresses of this process have to do. */
+static void choose_seed(void)
+{
+    if (getrandom(&hash_seed, sizeof(hash_seed), GRND_NONBLOCK) !=
+        sizeof(hash_seed))
+        hash_seed = (uintptr_t)&hash_seed * 0x9e3779b97f4a7c15u;
+}
+
 void store_keys_init(struct store_keys *keys, const struct store_limits *l)
 {
+    pthread_once(&seed_once, choose_seed);
     memset(keys, 0, sizeof(*keys));
     keys->max_value_len = l->value_len;
     keys->budget.max = l->memory;

@@ -226,6 +226,20 @@ static int do_compare_set(
     return do_get(s, req->key);
 }
 
+static int do_check(struct store_session *s, const struct store_request *req)
+{
+    struct store_bytes crun_key =
+        store_bytes(STORE_CRUN_KEY, strlen(STORE_CRUN_KEY));
+    struct store_bytes rest = req->list;
+    struct store_bytes key;
+    bool is_ready = store_keys_check(s->keys, req->list);
+
+    if (req->list_count == 1 && store_list_next(&rest, &key))
+        is_ready |= store_bytes_equal(key, crun_key);
+    return store_put_u8(
+        &s->out.bytes, is_ready ? STORE_CHECK_READY : STORE_CHECK_NOT_READY);
+}
+
 static int do_wait(struct store_session *s, struct store_bytes list)
 {
     int rc = store_keys_wait(s->keys, &s->party, list);
@@ -304,9 +318,7 @@ static int execute(
     case STORE_OP_ADD:
         return do_add(s, req, e);
     case STORE_OP_CHECK:
-        return store_put_u8(bytes, store_keys_check(s->keys, req->list)
-                                       ? STORE_CHECK_READY
-                                       : STORE_CHECK_NOT_READY);
+        return do_check(s, req);
     case STORE_OP_WAIT:
         return do_wait(s, req->list);
     case STORE_OP_GETNUMKEYS:

@@ -18,12 +18,14 @@
 
 static void lock(coll_store_t *store)
 {
-    pthread_mutex_lock(&store->base->lock);
+    if (!store->base->kind->is_threaded)
+        pthread_mutex_lock(&store->base->lock);
 }
 
 static void unlock(coll_store_t *store)
 {
-    pthread_mutex_unlock(&store->base->lock);
+    if (!store->base->kind->is_threaded)
+        pthread_mutex_unlock(&store->base->lock);
 }
 
 /* --- Complete keys -------------------------------------------------------- */

@@ -20,7 +20,7 @@ struct store_impl; /* each kind's own */
  * Keys are complete (prefixes included) but without PyTorch's slash. Calls
  * return 0 or a negative errno with the reason in e; errnos as those of
  * store_client.h: -ETIMEDOUT when a key did not appear, -EOPNOTSUPP. The
- * calls of one store are made one at a time.
+ * calls of one store are made one at a time, unless it is_threaded.
  */
 struct store_kind {
     const char *name; /* "tcp", "file", "hash" */

@@ -411,10 +411,10 @@ static int one_has_no_descriptors(int rank, int size)
         return 0;
     }
     CHECK_THAT(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-    do {
-        CHECK_THAT(coll_init(NULL) == COLL_ERR_SYSTEM);
-        CHECK_THAT(strstr(coll_last_error(), "the limit is 20") != NULL);
-    } while (atomic_load(told) < size - 1);
+    CHECK_THAT(coll_init(NULL) == COLL_ERR_SYSTEM);
+    CHECK_THAT(strstr(coll_last_error(), "the limit is 20") != NULL);
+    while (atomic_load(told) < size - 1)
+        CHECK_THAT(coll_init(&options) != COLL_OK);
     return 0;
 }
 
@@ -464,10 +464,11 @@ static void *freeze(void *arg)
 {
     int listener = *(int *)arg;
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    char request[10];
+    char request[32]; /* VALIDATE, PING, and a CHECK, which is answered 1 */
 
     if (recv(fd, request, sizeof(request), MSG_WAITALL) == sizeof(request) &&
-        send(fd, request + 6, 4, MSG_NOSIGNAL) == 4)
+        send(fd, request + 6, 4, MSG_NOSIGNAL) == 4 &&
+        send(fd, "\1", 1, MSG_NOSIGNAL) == 1)
         while (recv(fd, request, 1, 0) > 0)
             continue;
     close(fd);

@@ -493,6 +493,39 @@ START_TEST(opening_checks_its_arguments)
 }
 END_TEST
 
+/* --- Threads of one process ---------------------------------------------- */
+
+static void *wait_for_go(void *arg)
+{
+    const char *const key = "go";
+    int64_t n;
+
+    OK(coll_store_add(arg, "ready", 1, &n));
+    OK(coll_store_wait(arg, &key, 1, 0));
+    return NULL;
+}
+
+/* A store for threads would be of no use if a wait held up the others. */
+START_TEST(hash_store_serves_threads_while_others_wait)
+{
+    const char *const ready = "ready";
+    pthread_t threads[4];
+    coll_store_t *s, *view;
+
+    OK(coll_store_hash(&s, NULL));
+    OK(coll_store_prefix(&view, "p", s));
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_int_eq(
+            pthread_create(&threads[i], NULL, wait_for_go, view), 0);
+    OK(coll_store_wait(view, &ready, 1, 0));
+    set(s, "p/go", "");
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    coll_store_close(view);
+    coll_store_close(s);
+}
+END_TEST
+
 /* --- Views ---------------------------------------------------------------- */
 
 /* As PyTorch's PrefixStore: the outermost prefix is closest to the key, and no
@@ -1086,6 +1119,7 @@ int main(void)
     suite_add_tcase(suite, kinds);
 
     tcase_add_test(views, prefixes_nest_as_in_pytorch);
+    tcase_add_test(views, hash_store_serves_threads_while_others_wait);
     suite_add_tcase(suite, views);
 
     tcase_set_timeout(tcp, 60);

@@ -940,6 +940,42 @@ START_TEST(server_in_trouble_ends_the_connection_and_no_more)
 }
 END_TEST
 
+/* crun's is asked for a key and its value at once. */
+#define CHECK_AND_GET_K "< 05 0100000000000000 " KEY_K "03 " KEY_K
+
+static const struct {
+    const char *value;
+    const char *lines[8];
+} quick[] = {
+    {"xy", {CHECK_AND_GET_K, ": 00 0200000000000000 7879", ".", NULL}},
+    {"", {CHECK_AND_GET_K, "> 00 0000000000000000", ".", NULL}},
+    /* It is missing, and comes. */
+    {"xy", {CHECK_AND_GET_K, ": 01 0000000000000000", WAIT_K, "> 00", GET_K,
+               "> 0200000000000000 7879", ".", NULL}},
+    /* It comes between the two questions. */
+    {"z", {CHECK_AND_GET_K, "> 01 0100000000000000 79", WAIT_K, "> 00", GET_K,
+              "> 0100000000000000 7a", ".", NULL}},
+};
+
+START_TEST(get_from_crun_takes_one_round_trip)
+{
+    const char *lines[12] = {"+", PING_GREETING, "!"};
+    struct store_client *c;
+    struct script script;
+    struct buf out;
+
+    memcpy(lines + 3, quick[_i].lines, sizeof(quick[_i].lines));
+    script_start(&script, lines);
+    c = connect_to(script.port);
+    buf_init(&out, SIZE_MAX / 2);
+    assert_ok(store_client_get(c, "k", &out, later(), &e));
+    assert_bytes(store_bytes(buf_bytes(&out), out.len), quick[_i].value);
+    store_client_close(c);
+    script_stop(&script);
+    buf_fini(&out);
+}
+END_TEST
+
 /* What has come of several values is taken back. */
 START_TEST(server_that_ends_among_values_changes_none)
 {
@@ -1202,6 +1238,8 @@ int main(void)
     tc = add_case(suite, "troubles", NULL, NULL);
     tcase_add_loop_test(tc, server_in_trouble_ends_the_connection_and_no_more,
         0, (int)LENGTH_OF(troubles));
+    tcase_add_loop_test(
+        tc, get_from_crun_takes_one_round_trip, 0, (int)LENGTH_OF(quick));
     tcase_add_test(tc, server_that_ends_among_values_changes_none);
     tcase_add_test(tc, reply_may_come_in_pieces);
     tcase_add_test(tc, answer_that_nobody_asked_for_is_noticed);

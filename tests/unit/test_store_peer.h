@@ -61,7 +61,9 @@ static inline void assert_names(const char *host, int port)
  * Lines of a script, in order; the last one is NULL.
  *   "+"         accepts a connection, which the lines behind it are about
  *   "< 06 ??"   these bytes come, ?? for any
- *   "="         sends the latest four bytes back, "~" one by one
+ *   "="         sends the latest four bytes that came before a "|" back, and
+ *               a 1: it is not crun's. "~" sends them one by one, "!" says
+ *               that it is crun's
  *   "> 00"      sends these bytes
  *   ": 00"      the same, each in a packet of its own
  *   "?"         waits until the test calls script_stop()
@@ -77,24 +79,30 @@ struct script {
 };
 
 /* What a client of this project greets with. */
-#define PING_GREETING "< 00cef7853c 0dffffff??"
+#define PING_GREETING                                                          \
+    "< 00cef7853c 0dffffff?? | 05 0100000000000000 0500000000000000 "          \
+    "6372756e2f"
 #define PLAIN_GREETING "< 00cef7853c 07070707"
 
-static inline void script_expect(int fd, const char *line, char latest[4])
+static inline void script_expect(int fd, const char *line, char *latest)
 {
+    bool is_noted = true;
+
     for (const char *p = line; *p != '\0';) {
         char byte, want[3] = "";
         char got[3];
 
-        if (*p == ' ') {
-            p++;
+        if (*p == ' ' || *p == '|') {
+            is_noted &= *p++ != '|';
             continue;
         }
         memcpy(want, p, 2);
         p += 2;
         raw_recv(fd, &byte, 1);
-        memmove(latest, latest + 1, 3);
-        latest[3] = byte;
+        if (is_noted) {
+            memmove(latest, latest + 1, 3);
+            latest[3] = byte;
+        }
         snprintf(got, sizeof(got), "%02x", (unsigned char)byte);
         ck_assert_msg(strcmp(want, "??") == 0 || strcmp(want, got) == 0,
             "%s came at ...%s of: %s", got, p - 2, line);
@@ -117,7 +125,7 @@ static inline void *script_main(void *arg)
     struct script *s = arg;
     int fds[16] = {-1};
     int *fd = fds;
-    char latest[4] = "";
+    char latest[5] = {0};
 
     for (const char *const *line = s->lines; *line != NULL; line++, s->at++) {
         switch (**line) {
@@ -139,9 +147,13 @@ static inline void *script_main(void *arg)
             script_expect(*fd, *line + 1, latest);
             break;
         case '=':
+        case '!':
+            latest[4] =
+                **line == '!' ? STORE_CHECK_READY : STORE_CHECK_NOT_READY;
             raw_send_bytes(*fd, latest, sizeof(latest));
             break;
         case '~':
+            latest[4] = STORE_CHECK_NOT_READY;
             for (size_t i = 0; i < sizeof(latest); i++)
                 raw_send_bytes(*fd, latest + i, 1);
             break;

@@ -307,6 +307,21 @@ END_TEST
 
 /* --- Older clients -------------------------------------------------------- */
 
+/* The key that tells a client that this is crun's: alone, and not in fact. */
+START_TEST(crun_is_recognised)
+{
+    feed(&a, "05 0100000000000000 0500000000000000 6372756e2f");
+    expect(&a, "00");
+    feed(&a, "05 0100000000000000 0500000000000000 6372756e2e");
+    expect(&a, "01");
+    feed(&a, "05 0200000000000000 0500000000000000 6372756e2f "
+             "0500000000000000 6372756e2f");
+    expect(&a, "01");
+    feed(&a, "07 03 0500000000000000 6372756e2f");
+    expect(&a, "0000000000000000 0000000000000000");
+}
+END_TEST
+
 START_TEST(old_clients_need_no_greeting)
 {
     struct store_session old;
@@ -758,6 +773,7 @@ int main(void)
     tcase_add_test(tc, replies_do_not_depend_on_arriving_byte_by_byte);
     tcase_add_test(tc, idle_client_costs_little);
     tcase_add_test(tc, keys_are_listed);
+    tcase_add_test(tc, crun_is_recognised);
     suite_add_tcase(suite, tc);
 
     tc = tcase_create("older clients");

@@ -175,7 +175,8 @@ typedef struct coll_group coll_group_t;
  * NUL, not counted in the length, follows the last byte. Outputs are set only
  * on success. Calls on one store from several threads are serialised, so a
  * long wait holds up the others, whose own time begins after it: open a second
- * store for those. Stores need no coll_init().
+ * store for those. Only calls on an in-process store do not hold each other
+ * up. Stores need no coll_init().
  */
 typedef struct coll_store coll_store_t;
 
