@@ -44,7 +44,7 @@ int main(int argc, char **argv)
     /* A broken stderr or a full disk is an error, not our death. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-    log_init();
+    log_init("crun");
     if (options_parse(&o, argc, argv, &e) < 0)
         return usage_error(&e);
     if (o.is_help) {

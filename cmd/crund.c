@@ -363,7 +363,7 @@ int main(int argc, char **argv)
 
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-    log_init();
+    log_init("crund");
     if (parse(&s, argc, argv, &e) < 0) {
         fprintf(stderr,
             USAGE "crund: error: %s\ncrund --help lists the options\n", e.msg);

@@ -461,25 +461,6 @@ int store_session_feed(
     return explain(s, feed(s, bytes, len, e), e);
 }
 
-/* As buf_reserve(), but without room for more: a value may keep the memory,
- * and equal sizes are what malloc() can use again without the kernel. */
-static char *reserve_exactly(struct buf *b, size_t n)
-{
-    size_t cap = b->len + n + 1; /* with the value's NUL */
-    char *data;
-
-    if (b->start > 0 || b->cap >= cap)
-        return buf_reserve(b, n);
-    if (b->len + n > b->max)
-        return NULL;
-    data = realloc(b->data, cap);
-    if (data == NULL)
-        return NULL;
-    b->data = data;
-    b->cap = cap;
-    return data + b->len;
-}
-
 char *store_session_space(struct store_session *s, size_t *len)
 {
     size_t have = s->in.len;
@@ -495,7 +476,7 @@ char *store_session_space(struct store_session *s, size_t *len)
     *len = missing < max ? missing : max;
     if (*len > budget->max - budget->used)
         return NULL; /* feed what there is, and see */
-    return reserve_exactly(&s->in, *len);
+    return buf_reserve_exact(&s->in, *len + 1); /* the value's NUL, too */
 }
 
 int store_session_added(struct store_session *s, size_t len, struct err *e)

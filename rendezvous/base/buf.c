@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,7 @@ void buf_fini(struct buf *b)
     buf_init(b, max);
 }
 
-char *buf_reserve(struct buf *b, size_t n)
+static char *reserve(struct buf *b, size_t n, bool is_exact)
 {
     size_t cap;
     char *data;
@@ -39,6 +40,8 @@ char *buf_reserve(struct buf *b, size_t n)
         cap = b->cap < BUF_MIN_CAP ? BUF_MIN_CAP : b->cap;
         while (cap - b->len < n)
             cap *= 2;
+        if (is_exact)
+            cap = b->len + n;
         data = realloc(b->data, cap);
         if (data == NULL)
             return NULL;
@@ -46,6 +49,16 @@ char *buf_reserve(struct buf *b, size_t n)
         b->cap = cap;
     }
     return b->data + b->len;
+}
+
+char *buf_reserve(struct buf *b, size_t n)
+{
+    return reserve(b, n, false);
+}
+
+char *buf_reserve_exact(struct buf *b, size_t n)
+{
+    return reserve(b, n, true);
 }
 
 void buf_added(struct buf *b, size_t n)

@@ -23,6 +23,9 @@ void buf_fini(struct buf *b);
 /* Makes room for n more bytes and returns where they go, or NULL when that
  * would exceed max or memory is out. Follow with buf_added(b, used). */
 char *buf_reserve(struct buf *b, size_t n);
+
+/* The same without room to grow further, for what ends there. */
+char *buf_reserve_exact(struct buf *b, size_t n);
 void buf_added(struct buf *b, size_t n);
 
 /* 0, -ENOBUFS or -ENOMEM; on failure nothing was added. */

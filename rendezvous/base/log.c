@@ -1,4 +1,4 @@
-/* See log.h. The level and the writer are the program's only globals. */
+/* See log.h. What is set there are the only globals of the programs. */
 #include "rendezvous/base/log.h"
 
 #include <errno.h>
@@ -11,6 +11,7 @@
 
 #define LOG_LINE_MAX 1024
 
+static const char *log_program = "crun";
 static enum log_level log_level_now = LOG_WARN;
 static void (*log_writer)(const char *line, size_t len, void *arg);
 static void *log_writer_arg;
@@ -22,7 +23,7 @@ void log_set_writer(
     log_writer_arg = arg;
 }
 
-void log_init(void)
+void log_init(const char *program)
 {
     static const struct {
         const char *name;
@@ -32,6 +33,7 @@ void log_init(void)
         {"DEBUG", LOG_DEBUG}, {"TRACE", LOG_TRACE}};
     const char *text = getenv("LOGLEVEL");
 
+    log_program = program;
     if (text == NULL)
         return;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -58,9 +60,9 @@ void log_write(
 
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &tm);
-    n = snprintf(line, sizeof(line), "[crun %02d:%02d:%02d.%03ld %c %s] ",
-        tm.tm_hour, tm.tm_min, tm.tm_sec, now.tv_nsec / 1000000, letters[level],
-        component);
+    n = snprintf(line, sizeof(line), "[%s %02d:%02d:%02d.%03ld %c %s] ",
+        log_program, tm.tm_hour, tm.tm_min, tm.tm_sec, now.tv_nsec / 1000000,
+        letters[level], component);
     len = (size_t)n;
     va_start(ap, fmt);
     n = vsnprintf(line + len, sizeof(line) - len, fmt, ap);

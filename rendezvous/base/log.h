@@ -14,8 +14,9 @@
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_TRACE };
 
-/* Reads LOGLEVEL; without this call the level is LOG_WARN. */
-void log_init(void);
+/* Reads LOGLEVEL; without this call the level is LOG_WARN. Lines begin with
+ * the program (borrowed). */
+void log_init(const char *program);
 
 /*
  * Hands every finished line (its newline included) to writer instead of

@@ -84,7 +84,7 @@ int main(int argc, char **argv)
     int port;
 
     signal(SIGPIPE, SIG_IGN);
-    log_init();
+    log_init("crund");
     if (poller_create(&r.poller) < 0 ||
         store_port_create(&r.port, r.poller, host, 0, NULL, &port, &e) < 0 ||
         next_round(&r) < 0 ||
