@@ -29,7 +29,7 @@
 #include "rendezvous/store_limits.h"
 
 /* Connections accepted before others have their turn. */
-#define PORT_ACCEPT_BURST 64
+#define PORT_ACCEPT_BURST 16
 
 /* No descriptor for a new connection: how long until the next try. */
 #define PORT_PAUSE_NS (100 * CLOCK_NS_PER_MS)
