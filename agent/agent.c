@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -451,6 +452,47 @@ static void start_workers(struct agent *a)
     settle(a);
 }
 
+/* Pipes and a pidfd for each worker, and what the agent opens now and then. */
+#define FDS_OF_WORKER 4
+#define FDS_OF_AGENT 64
+
+/* Whoever connects to the store must not take the descriptors that the agent
+ * needs; but the workers need some there, too. */
+static size_t max_connections(int nproc)
+{
+    size_t own = FDS_OF_AGENT + FDS_OF_WORKER * (size_t)nproc;
+    size_t least = 16 + 2 * (size_t)nproc;
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur < own + least)
+        return least;
+    return limit.rlim_cur - own < STORE_LIMITS_DEFAULT.clients
+               ? limit.rlim_cur - own
+               : STORE_LIMITS_DEFAULT.clients;
+}
+
+/* The agent of a crun that was killed ends a moment after it, and its port is
+ * free only then. */
+#define PORT_PATIENCE_MS 1000
+#define PORT_PAUSE_MS 20
+
+static int open_port(struct agent *a, struct err *e)
+{
+    const struct timespec pause = {0, PORT_PAUSE_MS * 1000000};
+    const struct store_port_options options = {
+        .max_connections = max_connections(a->job->nproc)};
+    uint64_t until_ns = clock_deadline_ns(PORT_PATIENCE_MS);
+    int rc;
+
+    for (;;) {
+        rc = store_port_create(&a->port, a->poller, a->job->master_addr,
+            a->job->master_port, &options, &a->port_number, e);
+        if (rc != -EADDRINUSE || clock_left_ms(until_ns) == 0)
+            return rc;
+        nanosleep(&pause, NULL);
+    }
+}
+
 static int open_store(struct agent *a, struct err *e)
 {
     int rc = poller_create(&a->poller);
@@ -461,8 +503,7 @@ static int open_store(struct agent *a, struct err *e)
         rc = store_server_create(&a->store, a->poller, NULL);
     if (rc < 0)
         return err_set(e, rc, "cannot create the store: %s", strerror(-rc));
-    rc = store_port_create(&a->port, a->poller, a->job->master_addr,
-        a->job->master_port, NULL, &a->port_number, e);
+    rc = open_port(a, e);
     if (rc == 0)
         store_port_set_store(a->port, a->store);
     return rc;

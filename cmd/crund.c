@@ -59,7 +59,7 @@ static const struct option options[] = {
         "where to listen: an address or name of this machine,\n"
         "IPv6 as [::1]:PORT, * or nothing for all addresses;\n"
         "port 0 is any free one"},
-    {"ready-fd", 0, OPTION_NUMBER, FIELD(ready_fd), 0, INT32_MAX, "N",
+    {"ready-fd", 0, OPTION_NUMBER, FIELD(ready_fd), 3, INT32_MAX, "N",
         "also write the line HOST:PORT to descriptor N, and close it"},
     {"max-clients", 0, OPTION_NUMBER, FIELD(max_clients), 1, INT32_MAX, "N",
         "connections at a time (default 65536)"},

@@ -300,6 +300,18 @@ static void decode_request(
     assert(rest.len == 0);
 }
 
+static int unknown_opcode(
+    enum store_dialect dialect, uint8_t opcode, struct err *e)
+{
+    bool is_younger =
+        dialect == STORE_DIALECT_A && store_op_of(STORE_DIALECT_B, opcode) >= 0;
+
+    return err_set(e, -EPROTO, "unknown opcode %u%s", opcode,
+        is_younger ? ", which PyTorch 2.1 has and 1.13 has not (crund "
+                     "--old-clients=2.1 serves 2.1)"
+                   : "");
+}
+
 int store_parse(struct store_parser *p, enum store_dialect dialect,
     const struct store_limits *limits, const void *data, size_t len,
     struct store_request *req, size_t *used, struct err *e)
@@ -320,7 +332,7 @@ int store_parse(struct store_parser *p, enum store_dialect dialect,
     }
     op = store_op_of(dialect, *(const uint8_t *)data);
     if (op < 0)
-        return err_set(e, -EPROTO, "unknown opcode %u", *(const uint8_t *)data);
+        return unknown_opcode(dialect, *(const uint8_t *)data, e);
     s.op = (enum store_op)op;
     if (p->pos == 0)
         p->pos = 1;

@@ -92,6 +92,10 @@ enum { STORE_WAIT_DONE = 0, STORE_WAIT_CANCELED = 1 };
 enum { STORE_CHECK_READY = 0, STORE_CHECK_NOT_READY = 1 };
 enum { STORE_WATCH_REGISTERED = 3 };
 
+/* The counter to which each worker adds 1 when it comes; the one key of
+ * clients that does not begin with a slash. */
+#define STORE_WORKERS_KEY "init/"
+
 /*
  * How a client finds out that a server is crun's, which answers a GET of a
  * missing key, where some of PyTorch's close: CHECK of this key alone says

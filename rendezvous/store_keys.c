@@ -95,6 +95,12 @@ static void give_memory(struct store_budget *budget, void *memory, size_t size)
     store_budget_give(budget, size);
 }
 
+/* Work is counted in entries looked at and pieces of 64 bytes copied. */
+static size_t work_of(size_t bytes)
+{
+    return 1 + bytes / 64;
+}
+
 static size_t blob_size(const struct store_blob *b)
 {
     size_t in_front = 0;
@@ -115,12 +121,13 @@ static struct store_blob *new_blob(
     size =
         (sizeof(*b) + cap + 1 + sizeof(size_t) + 15) / 16 * 16 - sizeof(size_t);
     cap = size - sizeof(*b) - 1;
-    *rc = store_budget_take(budget, size);
+    *rc = budget != NULL ? store_budget_take(budget, size) : 0;
     if (*rc < 0)
         return NULL;
     b = malloc(size);
     if (b == NULL) {
-        store_budget_give(budget, size);
+        if (budget != NULL)
+            store_budget_give(budget, size);
         *rc = -ENOMEM;
         return NULL;
     }
@@ -159,7 +166,8 @@ void store_blob_unref(struct store_blob *b)
 {
     if (b == NULL || --b->refs > 0)
         return;
-    store_budget_give(b->budget, blob_size(b));
+    if (b->budget != NULL)
+        store_budget_give(b->budget, blob_size(b));
     free(b->memory);
     free(b);
 }
@@ -179,12 +187,17 @@ void store_keys_init(struct store_keys *keys, const struct store_limits *l)
     pthread_once(&seed_once, choose_seed);
     memset(keys, 0, sizeof(*keys));
     keys->max_value_len = l->value_len;
-    keys->budget.max = l->memory;
+    keys->buffers.max = store_limits_buffers(l);
+    keys->budget.max = l->memory - keys->buffers.max;
 }
+
+/* What the table takes for an entry: its chains have ten entries at most, and
+ * half of them may be empty. */
+#define TABLE_SHARE 32
 
 static size_t key_size(size_t key_len)
 {
-    return sizeof(struct store_key) + key_len;
+    return sizeof(struct store_key) + key_len + TABLE_SHARE;
 }
 
 static struct store_bytes key_bytes(const struct store_key *k)
@@ -210,6 +223,7 @@ static struct store_key *find_or_add(
     *rc = 0;
     if (k != NULL)
         return k;
+    keys->work++;
     k = take_memory(&keys->budget, key_size(key.len), rc);
     if (k == NULL)
         return NULL;
@@ -330,6 +344,7 @@ static void tick_off(struct store_keys *keys, struct store_tick *tick)
 {
     struct store_wait *wait = tick->wait;
 
+    keys->work++;
     DL_DELETE(tick->key->ticks, tick);
     tick->key = NULL;
     if (--wait->missing > 0)
@@ -345,13 +360,22 @@ static void wake_all(struct store_keys *keys, struct store_key *k)
         tick_off(keys, k->ticks);
 }
 
-/* The oldest waiter; who lists the key twice has two ticks, side by side. */
+/* The oldest waiter that waits for nothing else; those before it wait for
+ * other keys, too, so that this one is ticked off, but nobody has woken. Who
+ * lists the key twice has two ticks, side by side. */
 static void wake_one(struct store_keys *keys, struct store_key *k)
 {
-    struct store_wait *oldest = k->ticks != NULL ? k->ticks->wait : NULL;
+    size_t done = 0;
 
-    while (k->ticks != NULL && k->ticks->wait == oldest)
-        tick_off(keys, k->ticks);
+    while (k->ticks != NULL && done == 0) {
+        struct store_wait *oldest = k->ticks->wait;
+        struct store_party *party = oldest->party;
+        size_t before = party->done;
+
+        while (k->ticks != NULL && k->ticks->wait == oldest)
+            tick_off(keys, k->ticks);
+        done = party->done - before;
+    }
 }
 
 static void cancel(struct store_keys *keys, struct store_wait *wait)
@@ -370,15 +394,12 @@ static void cancel(struct store_keys *keys, struct store_wait *wait)
 
 void store_change_free(struct store_change *change)
 {
-    struct store_budget *budget;
-
     if (change == NULL)
         return;
-    budget = change->key->budget;
     store_blob_unref(change->key);
     store_blob_unref(change->old);
     store_blob_unref(change->now);
-    give_memory(budget, change, sizeof(*change));
+    free(change);
 }
 
 struct store_change *store_party_next_change(struct store_party *party)
@@ -391,7 +412,8 @@ struct store_change *store_party_next_change(struct store_party *party)
 }
 
 /* Notes a change for all who watch the key. Who changes it must not suffer
- * from a watcher without memory: that one has lost the change. */
+ * from them: notes are in no budget, as they become replies, which are, before
+ * the next request; and without memory the watcher has lost the change. */
 static void note_change(struct store_keys *keys, struct store_key *k,
     struct store_blob *old, struct store_blob *now)
 {
@@ -401,15 +423,16 @@ static void note_change(struct store_keys *keys, struct store_key *k,
 
     if (k->watches == NULL)
         return;
-    key = copy_blob(&keys->budget, key_bytes(k), &rc);
+    key = copy_blob(NULL, key_bytes(k), &rc);
     DL_FOREACH(k->watches, watch)
     {
         struct store_party *party = watch->party;
         struct store_change *change = NULL;
 
         make_due(keys, party);
+        keys->work++;
         if (key != NULL)
-            change = take_memory(&keys->budget, sizeof(*change), &rc);
+            change = calloc(1, sizeof(*change));
         if (change == NULL) {
             party->has_lost = true;
             continue;
@@ -469,6 +492,7 @@ static int write_value(struct store_keys *keys, struct store_key *k,
     struct store_blob *b = NULL;
     int rc;
 
+    keys->work += work_of(bytes.len);
     if (fits_in_place(k, len)) {
         fill_blob(k->value, offset, bytes);
         return 0;
@@ -479,8 +503,10 @@ static int write_value(struct store_keys *keys, struct store_key *k,
         b = new_blob(&keys->budget, len, &rc);
     if (b == NULL)
         return rc;
-    if (offset > 0)
+    if (offset > 0) {
         memcpy(b->data, k->value->data, offset);
+        keys->work += work_of(offset);
+    }
     fill_blob(b, offset, bytes);
     replace_value(keys, k, b);
     return 0;
@@ -567,6 +593,24 @@ int store_keys_append(
     return rc;
 }
 
+/* What strtoll() reads, of so many bytes that nobody has to wait for it. */
+static int read_number(const struct store_blob *b, long long *number)
+{
+    char text[STORE_NUMBER_MAX + 1];
+    bool is_all = b->len <= STORE_NUMBER_MAX;
+    char *end;
+
+    if (!is_all) {
+        memcpy(text, b->data, STORE_NUMBER_MAX);
+        text[STORE_NUMBER_MAX] = '\0';
+    }
+    errno = 0;
+    *number = strtoll(is_all ? b->data : text, &end, 10);
+    if (end == (is_all ? b->data : text) || end == text + STORE_NUMBER_MAX)
+        return -EINVAL;
+    return errno == ERANGE ? -ERANGE : 0;
+}
+
 /* Adds without waking anybody; *out is the key's entry. */
 static int add(struct store_keys *keys, struct store_bytes key, int64_t delta,
     int64_t *sum, struct store_key **out)
@@ -577,14 +621,10 @@ static int add(struct store_keys *keys, struct store_bytes key, int64_t delta,
     int len;
 
     if (old != NULL) {
-        char *end;
+        int rc = read_number(old, &number);
 
-        errno = 0;
-        number = strtoll(old->data, &end, 10);
-        if (end == old->data)
-            return -EINVAL;
-        if (errno == ERANGE)
-            return -ERANGE;
+        if (rc < 0)
+            return rc;
     }
     *sum = (int64_t)((uint64_t)number + (uint64_t)delta);
     len = snprintf(text, sizeof(text), "%" PRId64, *sum);
@@ -612,6 +652,7 @@ int store_keys_compare_set(struct store_keys *keys, struct store_bytes key,
     const struct store_blob *old = store_keys_get(keys, key);
     int rc;
 
+    keys->work += work_of(expected.len);
     if (old == NULL ? expected.len > 0
                     : !store_bytes_equal(store_blob_bytes(old), expected)) {
         *now = old != NULL ? store_blob_bytes(old) : expected;
@@ -639,30 +680,30 @@ bool store_keys_delete(struct store_keys *keys, struct store_bytes key)
 }
 
 static size_t count_missing(
-    const struct store_keys *keys, struct store_bytes key_list)
+    struct store_keys *keys, struct store_bytes key_list)
 {
     struct store_bytes key;
     size_t missing = 0;
 
-    while (store_list_next(&key_list, &key))
+    for (; store_list_next(&key_list, &key); keys->work++)
         if (!key_exists(find(keys, key)))
             missing++;
     return missing;
 }
 
-bool store_keys_check(
-    const struct store_keys *keys, struct store_bytes key_list)
+bool store_keys_check(struct store_keys *keys, struct store_bytes key_list)
 {
     return count_missing(keys, key_list) == 0;
 }
 
-void store_keys_each(const struct store_keys *keys,
+void store_keys_each(struct store_keys *keys,
     void (*cb)(struct store_bytes key, void *arg), void *arg)
 {
     struct store_key *k, *tmp;
 
     HASH_ITER(hh, keys->table, k, tmp)
     {
+        keys->work++;
         if (k->value != NULL)
             cb(key_bytes(k), arg);
     }
@@ -810,6 +851,9 @@ int store_keys_watch(
     k = find_or_add(keys, key, &rc);
     if (k == NULL)
         return rc;
+    for (watch = k->watches; watch != NULL; watch = watch->next, keys->work++)
+        if (watch->party == party)
+            return 0;
     watch = take_memory(&keys->budget, sizeof(*watch), &rc);
     if (watch == NULL) {
         drop_if_empty(keys, k);

@@ -25,7 +25,8 @@ struct store_wait;
 struct store_watch;
 struct store_change;
 
-/* A value in memory, counted in the budget; a NUL follows the last byte. */
+/* A value in memory, counted in the budget (NULL: in none); a NUL follows the
+ * last byte. */
 struct store_blob {
     struct store_budget *budget;
     size_t refs;
@@ -61,7 +62,13 @@ struct store_keys {
     struct store_key *table; /* owned */
     size_t count; /* keys with a value; queues are not counted */
     size_t max_value_len; /* bound of what append may make */
-    struct store_budget budget;
+    struct store_budget budget; /* of what is stored, and of waits */
+    /* Of the sessions, for what they receive and send. It may be exceeded:
+     * then the server ends whoever has most of it. */
+    struct store_budget buffers;
+    /* What has been done, in entries looked at and 64 bytes copied. Whoever
+     * shares out turns sets it to 0. */
+    size_t work;
     struct store_party *due;
 };
 
@@ -94,9 +101,11 @@ int store_keys_set_in(struct store_keys *keys, struct store_bytes key,
 /*
  * Adds delta to the decimal number at key, wrapping like two's complement;
  * a missing key counts as 0. The number is read as strtoll() does, so white
- * space in front of and anything behind it are allowed. Also -EINVAL if there
- * is no number, -ERANGE if it does not fit 64 bits.
+ * space in front of and anything behind it are allowed; but it has to be
+ * within the first STORE_NUMBER_MAX bytes. Also -EINVAL if there is no number,
+ * -ERANGE if it does not fit 64 bits.
  */
+#define STORE_NUMBER_MAX 1024u
 int store_keys_add(struct store_keys *keys, struct store_bytes key,
     int64_t delta, int64_t *out);
 
@@ -115,11 +124,10 @@ bool store_keys_delete(struct store_keys *keys, struct store_bytes key);
 
 /* True if all keys of a parsed list exist: have a value or a non-empty
  * queue. */
-bool store_keys_check(
-    const struct store_keys *keys, struct store_bytes key_list);
+bool store_keys_check(struct store_keys *keys, struct store_bytes key_list);
 
 /* Calls cb for each key with a value, in no particular order. */
-void store_keys_each(const struct store_keys *keys,
+void store_keys_each(struct store_keys *keys,
     void (*cb)(struct store_bytes key, void *arg), void *arg);
 
 /*
@@ -156,8 +164,8 @@ int store_keys_barrier(struct store_keys *keys, struct store_party *party,
  * taken off yet. Its watches stay. */
 void store_keys_cancel(struct store_keys *keys, struct store_party *party);
 
-/* From now on each change of the key is noted for the party (twice if it
- * watches the key twice). 0 or an error of memory. */
+/* From now on each change of the key is noted for the party, once however
+ * often it watches the key. 0 or an error of memory. */
 int store_keys_watch(
     struct store_keys *keys, struct store_party *party, struct store_bytes key);
 

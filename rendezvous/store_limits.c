@@ -12,6 +12,11 @@ int store_budget_take(struct store_budget *b, size_t bytes)
     return 0;
 }
 
+void store_budget_charge(struct store_budget *b, size_t bytes)
+{
+    b->used += bytes;
+}
+
 void store_budget_give(struct store_budget *b, size_t bytes)
 {
     assert(bytes <= b->used);

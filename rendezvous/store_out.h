@@ -13,7 +13,7 @@
 #include "rendezvous/store_keys.h"
 
 /* Values shorter than this are copied, which is cheaper. */
-#define STORE_OUT_COPY_MAX 4096u
+#define STORE_OUT_COPY_MAX 512u
 
 struct store_out_ref;
 

@@ -89,7 +89,10 @@ static int stranger_detach(struct stranger *st)
 
 static void stranger_close(struct stranger *st)
 {
-    close(stranger_detach(st));
+    int fd = stranger_detach(st);
+
+    shutdown(fd, SHUT_RDWR); /* a forked child may have it, too */
+    close(fd);
 }
 
 static void stranger_refuse(struct stranger *st, const char *reason)
@@ -379,8 +382,10 @@ static void item_close(struct poller *p, struct poller_item *item)
     int fd = item->fd;
 
     poller_remove(p, item);
-    if (fd >= 0)
-        close(fd);
+    if (fd < 0)
+        return;
+    shutdown(fd, SHUT_RDWR); /* a forked child may have it, too */
+    close(fd);
 }
 
 void store_port_destroy(struct store_port *port)

@@ -33,6 +33,11 @@ int store_server_adopt(struct store_server *s, int fd,
 
 size_t store_server_clients(const struct store_server *s);
 
+/* Of the clients, those that have checked in as workers; and how many clients
+ * ever have. */
+size_t store_server_workers(const struct store_server *s);
+size_t store_server_check_ins(const struct store_server *s);
+
 /* Keys with a value. */
 size_t store_server_keys(const struct store_server *s);
 

@@ -35,7 +35,7 @@ void store_session_fini(struct store_session *s)
     store_keys_leave(s->keys, &s->party);
     buf_fini(&s->in);
     store_out_fini(&s->out);
-    store_budget_give(&s->keys->budget, s->charged);
+    store_budget_give(&s->keys->buffers, s->charged);
     s->charged = 0;
 }
 
@@ -45,21 +45,22 @@ static struct store_session *session_of(struct store_party *party)
                                     offsetof(struct store_session, party));
 }
 
-/* Brings the budget and is_stalled in line with the buffers. What was
+/* Brings the account and is_stalled in line with the buffers. What was
  * reserved and is not touched yet takes no memory, so it does not count. */
-static int settle(struct store_session *s)
+static void settle(struct store_session *s)
 {
     size_t in_use = s->in.start + s->in.len + store_out_memory(&s->out);
-    int rc = 0;
 
-    if (in_use > s->charged)
-        rc = store_budget_take(&s->keys->budget, in_use - s->charged);
-    else
-        store_budget_give(&s->keys->budget, s->charged - in_use);
-    if (rc == 0)
-        s->charged = in_use;
+    store_budget_give(&s->keys->buffers, s->charged);
+    store_budget_charge(&s->keys->buffers, in_use);
+    s->charged = in_use;
     s->is_stalled = store_out_len(&s->out) > STORE_OUT_HIGH;
-    return rc;
+}
+
+/* A reply may hold very many values, but not more than all replies may. */
+static int check_reply(const struct store_session *s)
+{
+    return store_out_memory(&s->out) > s->keys->buffers.max ? -EDQUOT : 0;
 }
 
 /* --- What others' requests bring about
@@ -83,7 +84,7 @@ static int tell(struct store_session *s)
 {
     struct store_party *party = &s->party;
     struct store_change *change;
-    int rc = party->has_lost ? -EDQUOT : 0;
+    int rc = party->has_lost ? -ENOMEM : 0;
 
     for (; rc == 0 && party->done > 0; party->done--)
         rc = store_put_u8(&s->out.bytes, STORE_WAIT_DONE);
@@ -93,7 +94,8 @@ static int tell(struct store_session *s)
                  : put_change(&s->out, change);
         store_change_free(change);
     }
-    return rc < 0 ? rc : settle(s);
+    settle(s);
+    return rc;
 }
 
 /* Tells everybody whom the last request concerns. */
@@ -139,6 +141,11 @@ static int not_a_number(const struct store_request *req, int rc, struct err *e)
         store_op_name(req->op), key);
 }
 
+static bool is_key(struct store_bytes key, const char *text)
+{
+    return store_bytes_equal(key, store_bytes(text, strlen(text)));
+}
+
 static int do_add(
     struct store_session *s, const struct store_request *req, struct err *e)
 {
@@ -147,7 +154,10 @@ static int do_add(
 
     if (rc == -EINVAL || rc == -ERANGE)
         return not_a_number(req, rc, e);
-    return rc < 0 ? rc : store_put_u64(&s->out.bytes, (uint64_t)sum);
+    if (rc < 0)
+        return rc;
+    s->has_checked_in |= is_key(req->key, STORE_WORKERS_KEY);
+    return store_put_u64(&s->out.bytes, (uint64_t)sum);
 }
 
 static int do_barrier(
@@ -174,7 +184,7 @@ static int do_multi_get(struct store_session *s, struct store_bytes list)
     while (rc == 0 && store_list_next(&list, &key)) {
         rc = do_get(s, key);
         if (rc == 0)
-            rc = settle(s); /* the whole may exceed any limit */
+            rc = check_reply(s);
     }
     return rc;
 }
@@ -191,8 +201,6 @@ static int do_set(struct store_session *s, const struct store_request *req)
         end != buf_bytes(in) + in->len || end == in->data + in->cap ||
         req->value.len < (in->start + in->len) / 2)
         return store_keys_set(s->keys, req->key, req->value);
-    store_budget_give(&s->keys->budget, s->charged);
-    s->charged = 0;
     rc = store_keys_set_in(s->keys, req->key, req->value, in->data, in->cap);
     if (rc == 0)
         buf_init(in, in->max);
@@ -228,14 +236,12 @@ static int do_compare_set(
 
 static int do_check(struct store_session *s, const struct store_request *req)
 {
-    struct store_bytes crun_key =
-        store_bytes(STORE_CRUN_KEY, strlen(STORE_CRUN_KEY));
     struct store_bytes rest = req->list;
     struct store_bytes key;
     bool is_ready = store_keys_check(s->keys, req->list);
 
     if (req->list_count == 1 && store_list_next(&rest, &key))
-        is_ready |= store_bytes_equal(key, crun_key);
+        is_ready |= is_key(key, STORE_CRUN_KEY);
     return store_put_u8(
         &s->out.bytes, is_ready ? STORE_CHECK_READY : STORE_CHECK_NOT_READY);
 }
@@ -286,7 +292,7 @@ static void list_key(struct store_bytes key, void *arg)
     if (l->rc == 0)
         l->rc = store_put_bytes(&l->s->out.bytes, key);
     if (l->rc == 0)
-        l->rc = settle(l->s);
+        l->rc = check_reply(l->s);
 }
 
 static int do_list_keys(struct store_session *s)
@@ -366,7 +372,7 @@ static int execute_all(struct store_session *s, const char *data, size_t len,
     int rc, told;
 
     *used = 0;
-    while (*used < len && !s->is_stalled) {
+    while (*used < len && !s->is_stalled && !s->is_tired) {
         /* Before the greeting nothing else is even collected: a stranger
          * must not make us buffer a value. */
         if (!s->has_greeted && (uint8_t)data[*used] != store_greeting[0])
@@ -382,12 +388,32 @@ static int execute_all(struct store_session *s, const char *data, size_t len,
         told = tell_all(s); /* also if a MULTI_SET failed half-way */
         if (rc == 0)
             rc = told;
-        if (rc == 0)
-            rc = settle(s);
+        settle(s);
         if (rc < 0)
             return rc;
         *used += n;
+        s->is_tired = s->keys->work > STORE_TURN_WORK;
     }
+    return 0;
+}
+
+/* Executed bytes in front of what is left, up to which nothing is done. */
+#define STORE_INPUT_SPENT ((size_t)4 << 10)
+
+/* What is left behind a large request must not keep its memory. */
+static int compact_in(struct store_session *s)
+{
+    struct buf rest;
+    int rc;
+
+    if (s->in.start <= STORE_INPUT_SPENT || s->in.start <= s->in.len)
+        return 0;
+    buf_init(&rest, s->in.max);
+    rc = buf_append(&rest, buf_bytes(&s->in), s->in.len);
+    if (rc < 0)
+        return rc;
+    buf_fini(&s->in);
+    s->in = rest;
     return 0;
 }
 
@@ -406,7 +432,10 @@ static int execute_in(struct store_session *s, struct err *e)
         buf_consume(&s->in, used);
     if (s->in.len == 0)
         buf_fini(&s->in); /* an idle client costs no buffer */
-    return settle(s);
+    else
+        rc = compact_in(s);
+    settle(s);
+    return rc;
 }
 
 static int feed(
@@ -430,7 +459,8 @@ static int feed(
     rc = execute_all(s, bytes, len, &n, e); /* mostly: nothing is copied */
     if (rc == 0)
         rc = buf_append(&s->in, bytes + n, len - n);
-    return rc < 0 ? rc : settle(s);
+    settle(s);
+    return rc;
 }
 
 /* Says in e why rc is what it is, unless that has been done. */
@@ -440,8 +470,10 @@ static int explain(const struct store_session *s, int rc, struct err *e)
         return rc;
     switch (rc) {
     case -EDQUOT:
-        return err_set(e, rc, "the store's limit of %zu bytes is reached",
-            s->keys->budget.max);
+        return err_set(e, rc,
+            "the store is full: its limits are %zu bytes for what is stored "
+            "and %zu for requests and replies",
+            s->keys->budget.max, s->keys->buffers.max);
     case -EMSGSIZE:
         return err_set(e, rc, "a value that grew over the limit of %zu bytes",
             s->limits->value_len);
@@ -458,6 +490,7 @@ int store_session_feed(
     struct store_session *s, const void *bytes, size_t len, struct err *e)
 {
     e->rc = 0;
+    s->keys->work = 0;
     return explain(s, feed(s, bytes, len, e), e);
 }
 
@@ -465,39 +498,45 @@ char *store_session_space(struct store_session *s, size_t *len)
 {
     size_t have = s->in.len;
     size_t max = have > STORE_INPUT_SLICE ? have : STORE_INPUT_SLICE;
-    const struct store_budget *budget = &s->keys->budget;
     size_t missing;
 
-    if (s->is_stalled || have == 0 || s->parser.need <= have)
+    if (s->is_stalled || s->is_tired || have == 0 || s->parser.need <= have)
         return NULL;
     missing = s->parser.need - have;
     if (missing < STORE_SPACE_MIN)
         return NULL;
     *len = missing < max ? missing : max;
-    if (*len > budget->max - budget->used)
-        return NULL; /* feed what there is, and see */
-    return buf_reserve_exact(&s->in, *len + 1); /* the value's NUL, too */
+    /* Not more than that and a NUL: a value may keep the memory, and equal
+     * sizes are what malloc() can use again without the kernel. */
+    return buf_reserve_exact(&s->in, *len + 1);
 }
 
 int store_session_added(struct store_session *s, size_t len, struct err *e)
 {
-    int rc;
-
     e->rc = 0;
+    s->keys->work = 0;
     buf_added(&s->in, len);
-    rc = settle(s);
-    return explain(s, rc < 0 ? rc : execute_in(s, e), e);
+    settle(s);
+    return explain(s, execute_in(s, e), e);
+}
+
+int store_session_resume(struct store_session *s, struct err *e)
+{
+    e->rc = 0;
+    s->keys->work = 0;
+    s->is_tired = false;
+    return explain(s, execute_in(s, e), e);
 }
 
 int store_session_sent(struct store_session *s, size_t len, struct err *e)
 {
     bool was_stalled = s->is_stalled;
-    int rc;
+    int rc = 0;
 
     e->rc = 0;
     store_out_sent(&s->out, len);
-    rc = settle(s);
-    if (rc == 0 && was_stalled && !s->is_stalled)
+    settle(s);
+    if (was_stalled && !s->is_stalled)
         rc = execute_in(s, e);
     return explain(s, rc, e);
 }

@@ -8,6 +8,10 @@
  * A client that does not read its replies is not served further until it
  * does: while more than STORE_OUT_HIGH bytes lie unsent the session executes
  * nothing (it is stalled), and its owner reads nothing from the client.
+ *
+ * Nor may one client keep the others waiting: after STORE_TURN_WORK, as the
+ * key space counts it, the session executes nothing more (it is tired) until
+ * store_session_resume(); its owner serves the others first.
  */
 #ifndef CRUN_RENDEZVOUS_STORE_SESSION_H
 #define CRUN_RENDEZVOUS_STORE_SESSION_H
@@ -23,6 +27,9 @@
 
 #define STORE_OUT_HIGH ((size_t)1 << 20)
 
+/* A millisecond or so; what a client sends at once seldom needs a tenth. */
+#define STORE_TURN_WORK 32768u
+
 /* Unsent bytes with which a client gets no further notice of a watched key
  * but its end: it has asked for them, and does not read. */
 #define STORE_NOTICES_HIGH (16 * STORE_OUT_HIGH)
@@ -31,8 +38,8 @@ struct store_session;
 
 /*
  * Out has grown by another client's doing, or could not (rc < 0: close the
- * connection: the store has no memory for it, or it does not read its
- * notices). Called from within that client's store_session_feed(), _added()
+ * connection: there is no memory for it, or it does not read its notices).
+ * Called from within that client's store_session_feed(), _added(), _resume()
  * or _sent(); may end this session, and do nothing else with any.
  */
 typedef void store_session_wake_cb(struct store_session *s, int rc);
@@ -43,11 +50,13 @@ struct store_session {
     store_session_wake_cb *wake_cb;
     enum store_dialect dialect;
     bool has_greeted; /* C: VALIDATE has come */
-    bool is_stalled; /* read nothing more; send, then resume */
+    bool has_checked_in; /* as a worker: ADD to STORE_WORKERS_KEY */
+    bool is_stalled; /* read nothing more; send */
+    bool is_tired; /* read nothing more; serve others, then resume */
     struct store_parser parser;
     struct buf in; /* what is not executed yet; empty otherwise */
     struct store_out out; /* the owner tells what it has sent */
-    size_t charged; /* bytes of in and out that the budget knows of */
+    size_t charged; /* bytes of in and out, in the buffers of keys */
     struct store_party party;
 };
 
@@ -60,9 +69,10 @@ void store_session_fini(struct store_session *s);
 
 /*
  * Executes the requests that are complete with these bytes. 0, or a negative
- * errno with the reason in e: then the connection has to be closed, and
- * nothing more be fed. At most 1 MiB at a time; what comes while the session
- * is stalled is kept.
+ * errno with the reason in e: then nothing more is to be fed, and the
+ * connection to be closed, after what out holds for the requests before.
+ * At most 1 MiB at a time; what comes while the session is stalled or tired is
+ * kept.
  */
 int store_session_feed(
     struct store_session *s, const void *bytes, size_t len, struct err *e);
@@ -75,6 +85,9 @@ int store_session_feed(
  */
 char *store_session_space(struct store_session *s, size_t *len);
 int store_session_added(struct store_session *s, size_t len, struct err *e);
+
+/* The others have been served: goes on. Errors as of feed. */
+int store_session_resume(struct store_session *s, struct err *e);
 
 /* Out was sent: says how much, and executes what was stalled if there is room
  * now. Errors as of feed. */

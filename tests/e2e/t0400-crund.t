@@ -2,7 +2,7 @@
 # crund hosts a store: its options, where it listens, how it ends, and peers
 # that are no clients.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 86
+plan 88
 
 PEER=$HELPERS/crund_peer
 cd "$TMP" || exit 255
@@ -83,6 +83,8 @@ mistake "a number that is none" "--max-clients='many'" \
 mistake "a size that is none" "--max-memory='1T'" --listen :0 --max-memory 1T
 mistake "an unknown version" "'1.5'.*1.13" --listen :0 --old-clients 1.5
 mistake "an argument" "'more'" --listen :0 more
+mistake "standard output as the descriptor" "--ready-fd='1'" \
+    --listen :0 --ready-fd 1
 mistake "a closed descriptor" '--ready-fd=7' --listen :0 --ready-fd 7 7<&-
 
 # --- listening ---

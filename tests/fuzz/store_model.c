@@ -84,7 +84,7 @@ struct model {
     size_t queue_len[NKEYS];
     struct wait *waits; /* the oldest first */
     size_t nwaits;
-    size_t watches[NCLIENTS][NKEYS];
+    bool watches[NCLIENTS][NKEYS];
     struct client clients[NCLIENTS];
     size_t executed;
     bool is_blind; /* memory has run out: the model cannot tell any more */
@@ -177,12 +177,14 @@ static void come_for_all(struct model *m, unsigned key)
         come(m, i, key);
 }
 
+/* Until it is all that one of them has waited for. */
 static void come_for_oldest(struct model *m, unsigned key)
 {
     for (size_t i = 0; i < m->nwaits; i++) {
         if (waits_for(&m->waits[i], key)) {
             come(m, i, key);
-            return;
+            if (m->waits[i].n == 0)
+                return;
         }
     }
 }
@@ -230,7 +232,7 @@ static void change(struct model *m, unsigned key, struct text now)
     uint8_t kind = old.data == NULL ? 1 : now.data == NULL ? 2 : 0;
 
     for (unsigned c = 0; c < NCLIENTS; c++)
-        for (size_t i = 0; i < m->watches[c][key]; i++)
+        if (m->watches[c][key])
             note(&m->clients[c], kind, name, old, now);
     drop(&name);
     drop(&old);
@@ -442,7 +444,7 @@ static int execute(struct model *m, unsigned number, const struct request *r)
         put_u64(out, count_values(m));
         break;
     case STORE_OP_WATCH_KEY:
-        m->watches[number][r->key]++;
+        m->watches[number][r->key] = true;
         put(out, "\3", 1);
         break;
     case STORE_OP_DELETE_KEY:
@@ -707,6 +709,14 @@ static void compare(const struct model *m)
     }
 }
 
+/* The model does not tire. */
+static int rest(struct client *c, int rc, struct err *e)
+{
+    while (rc == 0 && c->session.is_tired)
+        rc = store_session_resume(&c->session, e);
+    return rc;
+}
+
 /* n bytes of what a client has asked arrive at the real session. */
 static void feed(struct model *m, unsigned number, size_t n)
 {
@@ -726,6 +736,7 @@ static void feed(struct model *m, unsigned number, size_t n)
             rc = store_session_feed(
                 &c->session, buf_bytes(&c->unsent), piece, &e);
         }
+        rc = rest(c, rc, &e);
         assert(rc == 0 || (e.rc == rc && e.msg[0] != '\0'));
         buf_consume(&c->unsent, piece);
         c->fed += piece;
@@ -749,7 +760,7 @@ static void read_out(struct model *m, unsigned number, size_t n)
         buf_fini(&got);
         buf_consume(&c->out, n);
     }
-    follow(m, number, store_session_sent(&c->session, n, &e));
+    follow(m, number, rest(c, store_session_sent(&c->session, n, &e), &e));
     compare(m);
 }
 
@@ -933,6 +944,7 @@ static void finish(struct model *m)
     }
     store_keys_fini(&m->keys);
     assert(m->keys.budget.used == 0);
+    assert(m->keys.buffers.used == 0);
 }
 
 size_t store_model_check(const uint8_t *data, size_t size)

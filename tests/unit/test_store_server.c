@@ -309,7 +309,7 @@ START_TEST(client_that_asks_and_does_not_read_is_paused)
         .key_len = 100,
         .value_len = 4 * KIB,
         .list_count = 10,
-        .memory = 4 * MIB};
+        .memory = 16 * MIB};
     static const char reply[8 + FLOOD_VALUE] = {FLOOD_VALUE};
     static char want[FLOOD_BATCH * sizeof(reply)], got[sizeof(want)];
     struct served s;
@@ -398,7 +398,7 @@ START_TEST(memory_limit_ends_who_exceeds_it_and_keeps_the_rest)
         .key_len = 100,
         .value_len = MIB,
         .list_count = 3,
-        .memory = MIB + 512 * KIB};
+        .memory = 3 * MIB + 512 * KIB}; /* half of it for values */
     char *value = calloc(1, 900 * KIB);
     struct served s;
     int client, bad;
@@ -422,6 +422,105 @@ START_TEST(memory_limit_ends_who_exceeds_it_and_keeps_the_rest)
     free(value);
     close(client);
     served_stop(&s);
+}
+END_TEST
+
+/* Two requests that do not end fill the buffers: whoever has more goes. */
+START_TEST(client_that_fills_the_buffers_is_closed_not_the_others)
+{
+    const struct store_limits limits = {.clients = 10,
+        .key_len = 100,
+        .value_len = 4 * MIB,
+        .list_count = 3,
+        .memory = 4 * MIB}; /* half of it for buffers */
+    static char value[64 * KIB];
+    struct served s;
+    int one, two, other;
+
+    served_prepare(&s, "127.0.0.1", NULL, &limits);
+    served_run(&s);
+    other = raw_client(s.port);
+    one = raw_client(s.port);
+    two = raw_client(s.port);
+    raw_send(one, "01 0100000000000000 61");
+    send_u64(one, 2 * MIB);
+    raw_send(two, "01 0100000000000000 62");
+    send_u64(two, MIB + 512 * KIB);
+    for (int i = 0; i < 24; i++) /* 1.5 MiB */
+        raw_send_bytes(one, value, sizeof(value));
+    for (int i = 0; i < 16; i++) { /* 1 MiB */
+        raw_send_bytes(two, value, sizeof(value));
+        raw_ping(other);
+    }
+    raw_expect_closed(one);
+    for (int i = 0; i < 8; i++)
+        raw_send_bytes(two, value, sizeof(value));
+    raw_send(two, "05 0100000000000000 0100000000000000 62");
+    raw_expect(two, "00");
+    raw_ping(other);
+    close(two);
+    close(other);
+    served_stop(&s);
+}
+END_TEST
+
+/* shutdown(2) says that no request follows, not that nobody reads. */
+START_TEST(client_that_sends_no_more_gets_all_its_replies)
+{
+    char *got = malloc(20 * MIB);
+    int fd = raw_client(served.port);
+
+    set_k(fd, 20 * MIB);
+    raw_send(fd, "03 0100000000000000 6b 0d 01020304");
+    ck_assert_int_eq(shutdown(fd, SHUT_WR), 0);
+    raw_recv(fd, got, 8);
+    raw_recv(fd, got, 20 * MIB);
+    raw_expect(fd, "01020304");
+    raw_expect_closed(fd);
+    assert_alive();
+    free(got);
+}
+END_TEST
+
+START_TEST(requests_before_a_bad_one_are_answered)
+{
+    int fd = raw_client(served.port);
+
+    raw_send(fd, "04 0100000000000000 6e 0100000000000000 ff");
+    raw_expect(fd, "0100000000000000");
+    raw_expect_closed(fd);
+}
+END_TEST
+
+/* The others come in between, however short the requests are that take long. */
+START_TEST(client_that_makes_much_work_does_not_keep_others_waiting)
+{
+    struct buf request = from_hex("06 0000010000000000"); /* WAIT, 65536 keys */
+    int busy = raw_client(served.port), other = raw_client(served.port);
+    char replies[8 * 2000], byte;
+
+    for (int i = 0; i < 65536; i++) {
+        char key[16];
+
+        snprintf(key, sizeof(key), "%d", i);
+        ck_assert_int_eq(store_put_bytes(&request, text_bytes(key)), 0);
+    }
+    raw_send_bytes(busy, buf_bytes(&request), request.len);
+    buf_consume(&request, request.len);
+    for (int i = 0; i < 2000; i++)
+        put_hex(&request, "11"); /* LIST_KEYS */
+    raw_ping(busy);
+    raw_send_bytes(busy, buf_bytes(&request), request.len);
+    raw_recv(busy, &byte, 1); /* it is at it */
+    raw_ping(other);
+    /* One turn is 32768 entries: so it is far from done. */
+    ck_assert_int_lt(
+        recv(busy, replies, sizeof(replies), MSG_PEEK | MSG_DONTWAIT),
+        (ssize_t)sizeof(replies) / 2);
+    raw_recv(busy, replies, sizeof(replies) - 1);
+    close(busy);
+    close(other);
+    buf_fini(&request);
 }
 END_TEST
 
@@ -653,6 +752,10 @@ int main(void)
         (int)LENGTH_OF(sizes));
     tcase_add_test(tc, client_that_does_not_read_does_not_hold_up_others);
     tcase_add_test(tc, client_that_resets_while_it_is_paused_is_forgotten);
+    tcase_add_test(tc, client_that_sends_no_more_gets_all_its_replies);
+    tcase_add_test(tc, requests_before_a_bad_one_are_answered);
+    tcase_add_test(
+        tc, client_that_makes_much_work_does_not_keep_others_waiting);
     suite_add_tcase(suite, tc);
 
     tc = tcase_create("limits");
@@ -661,6 +764,7 @@ int main(void)
     tcase_add_loop_test(
         tc, over_a_limit_only_that_client_is_closed, 0, LENGTH_OF(too_much));
     tcase_add_test(tc, memory_limit_ends_who_exceeds_it_and_keeps_the_rest);
+    tcase_add_test(tc, client_that_fills_the_buffers_is_closed_not_the_others);
     suite_add_tcase(suite, tc);
 
     tc = tcase_create("objects");

@@ -28,6 +28,8 @@ static int feed_hex(struct store_session *s, const char *hex, struct err *e)
     struct buf bytes = from_hex(hex);
     int rc = store_session_feed(s, buf_bytes(&bytes), bytes.len, e);
 
+    while (rc == 0 && s->is_tired)
+        rc = store_session_resume(s, e);
     buf_fini(&bytes);
     return rc;
 }
@@ -135,6 +137,8 @@ static int feed_large(
             n = piece;
             rc = store_session_feed(s, bytes, n, e);
         }
+        while (rc == 0 && s->is_tired)
+            rc = store_session_resume(s, e);
         bytes += n;
         len -= n;
     }
@@ -716,6 +720,61 @@ END_TEST
 
 /* --- The memory limit ----------------------------------------------------- */
 
+/* What is executed of a buffer does not keep its memory behind a few bytes of
+ * the next request. */
+START_TEST(rest_behind_a_large_request_takes_little)
+{
+    struct buf request = from_hex("0b 0200000000000000"); /* MULTI_SET */
+    static const char value[1 << 20];
+    struct err e = {0};
+
+    ck_assert_int_eq(store_put_bytes(&request, text_bytes("a")), 0);
+    ck_assert_int_eq(
+        store_put_bytes(&request, store_bytes(value, sizeof(value))), 0);
+    ck_assert_int_eq(store_put_bytes(&request, text_bytes("b")), 0);
+    ck_assert_int_eq(store_put_bytes(&request, text_bytes("")), 0);
+    put_hex(&request, "0d 0102"); /* the beginning of a PING */
+    ck_assert_int_eq(feed_large(&a, buf_bytes(&request), request.len, &e), 0);
+    feed(&a, "03");
+    ck_assert_uint_lt(a.in.cap, 8192);
+    ck_assert_uint_lt(keys.buffers.used, 16384);
+    feed(&a, "04");
+    expect(&a, "01020304");
+    buf_fini(&request);
+}
+END_TEST
+
+/* Requests that are short and take long: the others come in between. */
+START_TEST(client_that_makes_much_work_has_to_rest)
+{
+    struct buf request = from_hex("06 0050000000000000"); /* WAIT */
+    struct err e = {0};
+    int rests = 0;
+
+    for (int i = 0; i < 0x5000; i++) {
+        char key[16];
+
+        snprintf(key, sizeof(key), "%d", i);
+        ck_assert_int_eq(store_put_bytes(&request, text_bytes(key)), 0);
+    }
+    for (int i = 0; i < 100; i++)
+        ck_assert_int_eq(
+            store_put_u8(&request,
+                (uint8_t)store_opcode(STORE_DIALECT_C, STORE_OP_LIST_KEYS)),
+            0);
+    ck_assert_int_eq(
+        store_session_feed(&a, buf_bytes(&request), request.len, &e), 0);
+    for (; a.is_tired; rests++) {
+        feed(&b, "0d 01020304");
+        expect(&b, "01020304");
+        ck_assert_int_eq(store_session_resume(&a, &e), 0);
+    }
+    ck_assert_int_gt(rests, 20);
+    ck_assert_uint_eq(store_out_len(&a.out), 100 * 8);
+    buf_fini(&request);
+}
+END_TEST
+
 START_TEST(client_over_the_memory_limit_is_ended_others_are_not)
 {
     struct err e = {0};
@@ -734,19 +793,19 @@ START_TEST(client_over_the_memory_limit_is_ended_others_are_not)
 }
 END_TEST
 
-/* Each value is copied, being short: the whole reply would be 128 MiB. */
+/* Each value is copied, being short: the whole reply would be 16 MiB. */
 START_TEST(reply_over_the_memory_limit_is_not_made)
 {
     struct buf request = from_hex("0a 0080000000000000"); /* 32768 keys */
     struct err e = {0};
 
-    set_large(&a, 4095, 'x');
+    set_large(&a, 511, 'x');
     for (int i = 0; i < 32768; i++)
         ck_assert_int_eq(store_put_bytes(&request, text_bytes("k")), 0);
-    keys.budget.max = (size_t)8 << 20;
+    keys.buffers.max = (size_t)4 << 20;
     ck_assert_int_eq(
         store_session_feed(&a, buf_bytes(&request), request.len, &e), -EDQUOT);
-    ck_assert_uint_le(store_out_memory(&a.out), 16 << 20);
+    ck_assert_uint_le(store_out_memory(&a.out), 8 << 20);
     buf_fini(&request);
 }
 END_TEST
@@ -774,6 +833,8 @@ int main(void)
     tcase_add_test(tc, idle_client_costs_little);
     tcase_add_test(tc, keys_are_listed);
     tcase_add_test(tc, crun_is_recognised);
+    tcase_add_test(tc, rest_behind_a_large_request_takes_little);
+    tcase_add_test(tc, client_that_makes_much_work_has_to_rest);
     suite_add_tcase(suite, tc);
 
     tc = tcase_create("older clients");
