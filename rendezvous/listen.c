@@ -14,10 +14,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "rendezvous/base/clock.h"
 #include "rendezvous/resolve.h"
 
 /* Port 0: how often the kernel's choice may be in use on another address. */
 #define LISTEN_TRIES 16
+
+/* For the name service: more than its own time-outs are, as a rule. */
+#define LISTEN_RESOLVE_MS 30000
 
 /* A peer whose machine has vanished is noticed after two minutes. */
 #define KEEPALIVE_IDLE_S 60
@@ -54,7 +58,7 @@ static int set_option(int fd, int level, int name, int value)
  * latter would also end a client that a debugger has stopped, whose kernel
  * still answers.
  */
-static int set_options(int fd, const struct sockaddr *sa)
+static int set_options(int fd, const struct sockaddr *sa, bool is_alone)
 {
     int rc;
 
@@ -69,21 +73,22 @@ static int set_options(int fd, const struct sockaddr *sa)
         return rc;
     if (sa->sa_family != AF_INET6)
         return 0;
-    /* "::" alone stands for both families, any other address for itself. */
+    /* "::" alone stands for both families; beside others, and any other
+     * address, for itself. */
     return set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY,
-        !IN6_IS_ADDR_UNSPECIFIED(
-            &((const struct sockaddr_in6 *)sa)->sin6_addr));
+        !is_alone || !IN6_IS_ADDR_UNSPECIFIED(
+                         &((const struct sockaddr_in6 *)sa)->sin6_addr));
 }
 
 /* A listening socket, or a negative errno. */
-static int open_listener(const struct addrinfo *ai)
+static int open_listener(const struct addrinfo *ai, bool is_alone)
 {
     int fd, rc;
 
     fd = socket(ai->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
-    rc = set_options(fd, ai->ai_addr);
+    rc = set_options(fd, ai->ai_addr, is_alone);
     if (rc < 0)
         goto fail;
     /* The kernel cuts the backlog down to net.core.somaxconn. */
@@ -137,7 +142,7 @@ static int open_listeners(struct addrinfo *list, int fds[LISTEN_MAX], int *port)
         memcpy(&ss, ai->ai_addr, ai->ai_addrlen);
         with_port.ai_addr = (struct sockaddr *)&ss;
         set_port(with_port.ai_addr, *port);
-        fd = open_listener(&with_port);
+        fd = open_listener(&with_port, list->ai_next == NULL);
         if (fd == -EADDRNOTAVAIL || fd == -EAFNOSUPPORT)
             continue; /* not of this machine, or IPv6 is off */
         rc = fd;
@@ -169,6 +174,34 @@ static int listen_error(const char *host, int port, int rc, struct err *e)
         e, rc, "cannot listen on %s port %d: %s", host, port, strerror(-rc));
 }
 
+static int find_addresses(const char *host, int port, uint64_t deadline_ns,
+    struct addrinfo **list, struct err *e)
+{
+    int rc = resolve_until(host, port, AI_PASSIVE, deadline_ns, list);
+
+    if (rc == 0)
+        return 0;
+    if (rc == EAI_INPROGRESS)
+        return err_set(e, -ETIMEDOUT,
+            "cannot listen on %s port %d: the name does not resolve, the name "
+            "service is silent",
+            host, port);
+    return err_set(e, rc == EAI_MEMORY ? -ENOMEM : -ENOENT,
+        "cannot listen on %s port %d: the name does not resolve (%s)", host,
+        port, gai_strerror(rc));
+}
+
+int listen_check_name(
+    const char *host, int port, uint64_t deadline_ns, struct err *e)
+{
+    struct addrinfo *list;
+    int rc = find_addresses(host, port, deadline_ns, &list, e);
+
+    if (rc == 0)
+        freeaddrinfo(list);
+    return rc;
+}
+
 int listen_open(const char *host, int port, int fds[LISTEN_MAX],
     int *bound_port, struct err *e)
 {
@@ -178,11 +211,10 @@ int listen_open(const char *host, int port, int fds[LISTEN_MAX],
 
     if (port < 0 || port > 65535)
         return err_set(e, -EINVAL, "port %d is not between 0 and 65535", port);
-    rc = resolve(host, port, AI_PASSIVE, &list);
-    if (rc != 0)
-        return err_set(e, rc == EAI_MEMORY ? -ENOMEM : -ENOENT,
-            "cannot listen on %s port %d: the name does not resolve (%s)", host,
-            port, gai_strerror(rc));
+    rc = find_addresses(
+        host, port, clock_deadline_ns(LISTEN_RESOLVE_MS), &list, e);
+    if (rc < 0)
+        return rc;
     n = open_listeners(list, fds, &chosen);
     for (int i = 1; port == 0 && n == -EADDRINUSE && i < LISTEN_TRIES; i++) {
         chosen = 0;

@@ -1,5 +1,5 @@
 /*
- * Name resolution; see resolve.h. The look-up with a deadline shares one
+ * Name resolution; see resolve.h. The look-up of a name shares one
  * object with its thread: whoever comes last, the thread or the caller who
  * has given up, frees it.
  */
@@ -37,13 +37,6 @@ static int look_up(const char *host, int port, int flags, int hint_flags,
 
     snprintf(service, sizeof(service), "%d", port);
     return getaddrinfo(host, service, &hints, out);
-}
-
-int resolve(const char *host, int port, int flags, struct addrinfo **out)
-{
-    int rc = look_up(host, port, flags, AI_NUMERICHOST, out);
-
-    return rc == EAI_NONAME ? look_up(host, port, flags, 0, out) : rc;
 }
 
 static void lookup_destroy(struct lookup *l)

@@ -8,16 +8,11 @@
 /*
  * As getaddrinfo() for TCP; the caller frees *out with freeaddrinfo(). A
  * number is tried first: that loads no name service, which takes longer than
- * the whole start of a server, and cannot block. A name can block: the
- * resolver has time-outs of its own and cannot be cut short. flags is 0 or
- * AI_PASSIVE. Returns 0 or an EAI_ code for gai_strerror().
- */
-int resolve(const char *host, int port, int flags, struct addrinfo **out);
-
-/*
- * The same, but it returns at the deadline at the latest, with EAI_INPROGRESS
- * then. A name is looked up in a thread of its own, which ends by itself when
- * the resolver has answered after all.
+ * the whole start of a server, and cannot block. A name can: the resolver has
+ * time-outs of its own and cannot be cut short. So it is looked up in a thread
+ * of its own, which ends by itself when the resolver has answered after all.
+ * flags is 0 or AI_PASSIVE. Returns 0 or an EAI_ code for gai_strerror(); at
+ * the deadline at the latest, then EAI_INPROGRESS.
  */
 int resolve_until(const char *host, int port, int flags, uint64_t deadline_ns,
     struct addrinfo **out);

@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "rendezvous/base/clock.h"
 #include "rendezvous/store_io.h"
@@ -26,16 +25,16 @@
 /* A buffer that has grown beyond that is not kept for the next call. */
 #define STORE_KEEP_MAX ((size_t)64 << 10)
 
-/* What a server that is alive needs at most for an answer for which there is
- * no time left in the caller's deadline. */
-#define STORE_GRACE_MS 1000
+/* What a server that is alive needs at most for answers for which there is no
+ * time left in the caller's deadline. */
+#define STORE_GRACE_NS (1 * CLOCK_NS_PER_S)
 
 int store_call_lost(const struct store_call *call, int rc, const char *why)
 {
     struct store_client *c = call->c;
 
     if (c->fd >= 0)
-        close(c->fd);
+        store_io_close(c->fd);
     c->fd = -1;
     switch (-rc) {
     case ETIMEDOUT:
@@ -79,14 +78,25 @@ int store_call_begin(const struct store_call *call)
         return store_call_lost(call, -EPROTO, "nothing was asked");
     forget(&c->request); /* there may be what a call that failed has left */
     forget(&c->reply);
+    c->start_ns = clock_now_ns();
     return 0;
 }
 
-uint64_t store_call_grace_ns(uint64_t deadline_ns)
+uint64_t store_call_answer_ns(const struct store_call *call)
 {
-    uint64_t grace_ns = clock_deadline_ns(STORE_GRACE_MS);
+    uint64_t least_ns = call->c->start_ns + STORE_GRACE_NS;
 
-    return deadline_ns < grace_ns ? grace_ns : deadline_ns;
+    return call->deadline_ns < least_ns ? least_ns : call->deadline_ns;
+}
+
+uint64_t store_call_grace_ns(const struct store_call *call)
+{
+    uint64_t from_ns = call->deadline_ns;
+
+    if (from_ns < call->c->start_ns)
+        from_ns = call->c->start_ns;
+    return from_ns > UINT64_MAX - STORE_GRACE_NS ? UINT64_MAX
+                                                 : from_ns + STORE_GRACE_NS;
 }
 
 /* --- Requests ------------------------------------------------------------ */

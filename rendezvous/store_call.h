@@ -27,6 +27,7 @@ struct store_client {
     char *host; /* owned */
     int port;
     struct store_peer peer;
+    uint64_t start_ns; /* of the call that is being made */
     struct store_limits limits;
     enum store_support queues, listing;
     struct buf request; /* to be sent */
@@ -53,9 +54,14 @@ int store_call_begin(const struct store_call *call);
  */
 int store_call_lost(const struct store_call *call, int rc, const char *why);
 
-/* The deadline for a second answer, after one that came at the last moment:
- * not before a second from now. */
-uint64_t store_call_grace_ns(uint64_t deadline_ns);
+/*
+ * Deadlines beyond the caller's, both counted from the start of the call and
+ * not from now, so that a call of several parts is late only once. For what a
+ * server that is alive answers at once: a second at least. And for what has to
+ * follow a wait that ended at the last moment: a second after the deadline.
+ */
+uint64_t store_call_answer_ns(const struct store_call *call);
+uint64_t store_call_grace_ns(const struct store_call *call);
 
 /* --- Requests: failures before anything is sent leave all as it is ------- */
 

@@ -8,7 +8,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/text.h"
@@ -66,7 +65,7 @@ fail:
 static void client_fini(struct store_client *c)
 {
     if (c->fd >= 0)
-        close(c->fd);
+        store_io_close(c->fd);
     buf_fini(&c->request);
     buf_fini(&c->list);
     buf_fini(&c->reply);
@@ -148,7 +147,7 @@ static int leave_wait(
     rc = store_connect_again(&c->peer, call->deadline_ns);
     if (rc < 0)
         return store_call_lost(call, rc, NULL);
-    close(c->fd);
+    store_io_close(c->fd);
     c->fd = rc;
     buf_consume(&c->reply, c->reply.len);
     return reply.byte == STORE_CHECK_READY ? 0 : -ETIMEDOUT;
@@ -171,7 +170,7 @@ static int wait_keys(
             store_call_try_receive(call, STORE_OP_WAIT, req.list_count, &reply);
     if (rc != -ETIMEDOUT)
         return rc;
-    again.deadline_ns = store_call_grace_ns(0);
+    again.deadline_ns = store_call_grace_ns(call);
     if (store_opcode(call->c->peer.dialect, STORE_OP_CANCEL_WAIT) < 0)
         return leave_wait(&again, &req);
     return cancel_wait(&again);
@@ -193,20 +192,18 @@ static int did_not_come(
         call->what, nkeys, nkeys > 0 ? keys[0] : "", c->host, c->port);
 }
 
-/* Waits for keys, and leaves some time to fetch what has come at the last
- * moment. */
+/* Waits for keys, in a call that has begun, and leaves some time to fetch what
+ * has come at the last moment. */
 static int await(struct store_call *call, struct store_request *req,
     const char *const *keys, size_t nkeys)
 {
-    int rc = store_call_begin(call);
+    int rc = store_call_set_keys(call, req, keys, nkeys);
 
-    if (rc == 0)
-        rc = store_call_set_keys(call, req, keys, nkeys);
     if (rc == 0)
         rc = wait_keys(call, req);
     if (rc == -ETIMEDOUT)
         return did_not_come(call, keys, nkeys);
-    call->deadline_ns = store_call_grace_ns(call->deadline_ns);
+    call->deadline_ns = store_call_grace_ns(call);
     return rc;
 }
 
@@ -215,8 +212,9 @@ int store_client_wait(struct store_client *c, const char *const *keys,
 {
     struct store_call call = {c, "wait", deadline_ns, e};
     struct store_request req = {.op = STORE_OP_WAIT};
+    int rc = store_call_begin(&call);
 
-    return await(&call, &req, keys, nkeys);
+    return rc < 0 ? rc : await(&call, &req, keys, nkeys);
 }
 
 /*
@@ -241,7 +239,7 @@ static int ask_for_value(
     if (call->c->peer.is_crun) {
         check.list_count = 1;
         check.list = req->list;
-        soon.deadline_ns = store_call_grace_ns(call->deadline_ns);
+        soon.deadline_ns = store_call_answer_ns(call);
         rc = store_call_prepare(&soon, &check, &nothing);
         if (rc == 0)
             rc = store_call_send(&soon, req);
@@ -254,6 +252,8 @@ static int ask_for_value(
         rc = store_call_receive(&soon, req->op, 1, &reply);
         if (rc < 0)
             return rc;
+        if (clock_left_ms(call->deadline_ns) == 0)
+            return did_not_come(call, &key, 1);
     }
     rc = await(call, req, &key, 1);
     return rc < 0 ? rc : store_call_send(call, req);
@@ -521,7 +521,9 @@ int store_client_multi_get(struct store_client *c, const char *const *keys,
         return err_set(e, -ENOMEM, "multi get: out of memory");
     for (size_t i = 0; i < nkeys; i++)
         old_lens[i] = values[i].len;
-    rc = await(&call, &req, keys, nkeys);
+    rc = store_call_begin(&call);
+    if (rc == 0)
+        rc = await(&call, &req, keys, nkeys);
     if (rc == 0 && store_opcode(c->peer.dialect, req.op) < 0)
         rc = get_one_by_one(&call, &req, values);
     else if (rc == 0)
@@ -581,7 +583,7 @@ static int probe(const struct store_call *call, enum store_op op,
 {
     const struct store_request known = {.op = STORE_OP_GETNUMKEYS};
     const struct store_request asked = {.op = op};
-    uint64_t deadline_ns = store_call_grace_ns(call->deadline_ns);
+    uint64_t deadline_ns = store_call_answer_ns(call);
     struct store_client other = *call->c;
     struct store_call there = {&other, call->what, deadline_ns, NULL};
     int64_t nkeys;

@@ -292,7 +292,7 @@ static int try_guess(const struct addrinfo *ai, int which,
     guess_init(&guess, which);
     rc = ask(fd, &guess, deadline_ns, &failure->e);
     if (rc < 0) {
-        close(fd);
+        store_io_close(fd);
         return rc;
     }
     peer->dialect = guess.dialect;
@@ -334,7 +334,7 @@ static int guess_older(const struct addrinfo *ai, struct store_peer *peer,
         try_guess(ai, GUESS_PING, peer, guess_deadline_ns(deadline_ns), &now);
     if (newer_fd == -ECONNRESET && now.was_connected)
         return fd;
-    close(fd);
+    store_io_close(fd);
     return newer_fd >= 0 ? newer_fd : failure->e.rc;
 }
 
@@ -489,6 +489,6 @@ int store_connect_again(const struct store_peer *peer, uint64_t deadline_ns)
         rc = store_io_send(fd, &greeting, 1, deadline_ns);
     if (rc == 0)
         return fd;
-    close(fd);
+    store_io_close(fd);
     return rc;
 }

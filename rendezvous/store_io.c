@@ -62,6 +62,14 @@ static bool is_connected_to_itself(int fd)
            local_len == peer_len && memcmp(&local, &peer, local_len) == 0;
 }
 
+/* Closed in good order it would, for a minute, do the same. */
+static void reset(int fd)
+{
+    const struct linger at_once = {.l_onoff = 1};
+
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+}
+
 static int finish_connect(int fd, uint64_t deadline_ns)
 {
     socklen_t len = sizeof(int);
@@ -108,14 +116,22 @@ int store_io_connect(
     /* A signal does not stop a connect, it goes on by itself. */
     if (rc == -EINPROGRESS || rc == -EINTR)
         rc = finish_connect(fd, deadline_ns);
-    if (rc == 0 && is_connected_to_itself(fd))
+    if (rc == 0 && is_connected_to_itself(fd)) {
+        reset(fd);
         rc = -ECONNREFUSED;
+    }
     if (rc == 0)
         rc = set_up(fd);
     if (rc == 0)
         return fd;
     close(fd);
     return rc;
+}
+
+void store_io_close(int fd)
+{
+    shutdown(fd, SHUT_RDWR);
+    close(fd);
 }
 
 int store_io_send(

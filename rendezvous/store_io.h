@@ -16,6 +16,10 @@
 int store_io_connect(
     const struct sockaddr *addr, socklen_t addr_len, uint64_t deadline_ns);
 
+/* Ends the connection. A process that a fork() has given the socket, too, does
+ * not keep it. */
+void store_io_close(int fd);
+
 /* Sends everything; iov is used up. 0 or a negative errno: then an unknown
  * part has been sent. */
 int store_io_send(

@@ -90,6 +90,9 @@ static void shm_destroy(struct coll_group *g)
     struct shm_state *s = g->state;
     struct shm_control *own = &s->control[s->rank];
 
+    /* coll_init() failed on this rank after the group was made. */
+    if (g->failure != COLL_OK && !shm_has_failed(s, s->rank))
+        shm_announce_failure(s, g->failure, SHM_HAD_GROUP);
     own->left_after_seq = g->seq;
     atomic_store(&own->has_left, 1);
     shm_wake_all(s);
@@ -113,7 +116,7 @@ static coll_status_t shm_run(struct coll_group *g, const struct coll_call *call)
         break;
     }
     if (status != COLL_OK)
-        shm_announce_failure(g->state, status);
+        shm_announce_failure(g->state, status, SHM_HAD_GROUP);
     return status;
 }
 

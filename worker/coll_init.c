@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "coll_fds.h"
 #include "coll_worker.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/worker_env.h"
@@ -19,7 +20,6 @@
 #define ENV_TIMEOUT "COLL_TIMEOUT"
 #define ENV_BACKEND "COLL_BACKEND"
 
-#define ANSWER_MS 1000
 #define DEFAULT_TIMEOUT_MS ((int64_t)30 * 60 * 1000)
 
 static struct {
@@ -133,7 +133,8 @@ struct meeting {
 static int open_tcp(struct meeting *m, struct err *e)
 {
     /* A host may be known to the others by an address that is none of its
-     * machine's (of a router, or of a service of Kubernetes). */
+     * machine's (of a router, or of a service of Kubernetes), or by a name
+     * that appears only when it is up. */
     static const char *const others[] = {"::", "0.0.0.0"};
     const struct coll_worker *w = m->w;
     bool is_host = m->has_own_store && w->rank == 0;
@@ -141,7 +142,9 @@ static int open_tcp(struct meeting *m, struct err *e)
     int port = w->port;
     int rc = store_tcp_open(&impl, w->place, &port, is_host, w->world_size,
         m->timeout_ms, m->deadline_ns, e);
-    bool is_elsewhere = is_host && rc == -EADDRNOTAVAIL;
+    bool is_elsewhere =
+        is_host && clock_left_ms(m->deadline_ns) > 0 &&
+        (rc == -EADDRNOTAVAIL || rc == -ENOENT || rc == -ETIMEDOUT);
 
     for (int i = 0; i < 2 && is_elsewhere && rc < 0 && rc != -EADDRINUSE; i++)
         rc = store_tcp_open(&impl, others[i], &port, true, w->world_size,
@@ -155,7 +158,8 @@ static int open_tcp(struct meeting *m, struct err *e)
 static int open_file(struct meeting *m, struct err *e)
 {
     struct store_impl *impl;
-    int rc = store_file_open(&impl, m->w->place, m->w->world_size, e);
+    int rc = store_file_open(
+        &impl, m->w->place, m->w->world_size, m->deadline_ns, e);
 
     if (rc < 0)
         return rc;
@@ -194,19 +198,14 @@ static coll_status_t create_group(struct meeting *m)
         m->w->world_size, m->timeout_ms, &boot);
 }
 
-static void drop_group(struct meeting *m)
+/* The group was made, and then this rank fails, with a sentence that is set:
+ * those who have the group, too, learn of it there. */
+static coll_status_t drop_group(struct meeting *m, coll_status_t status)
 {
+    m->group->failure = status;
     coll_group_destroy(m->group);
     m->group = NULL;
-}
-
-/* For what a store that lives answers at once: also when the time is nearly
- * over, a slow answer is no missing one. */
-static uint64_t answer_deadline_ns(const struct meeting *m)
-{
-    uint64_t least_ns = clock_deadline_ns(ANSWER_MS);
-
-    return m->deadline_ns > least_ns ? m->deadline_ns : least_ns;
+    return status;
 }
 
 /*
@@ -228,12 +227,11 @@ static coll_status_t lead(struct meeting *m)
     if (status != COLL_OK)
         return status;
     /* Unlike a set it is done when it returns. */
-    rc = coll_store_do_add(
-        m->store, m->over_key, 1, &count, answer_deadline_ns(m), &e);
+    rc = coll_store_do_add(m->store, m->over_key, 1, &count,
+        coll_store_answer_ns(m->deadline_ns), &e);
     if (rc == 0)
         return COLL_OK;
-    drop_group(m);
-    return coll_store_fail_init(rc, &e);
+    return drop_group(m, coll_store_fail_init(rc, &e));
 }
 
 /* The others, last: rank 0 has the group, too. */
@@ -241,19 +239,22 @@ static coll_status_t wait_for_mark(struct meeting *m)
 {
     const char *key = m->over_key;
     struct err e = {0};
-    int rc = coll_store_do_wait(m->store, &key, 1, answer_deadline_ns(m), &e);
+    coll_status_t status;
+    int rc = coll_store_do_wait(
+        m->store, &key, 1, coll_store_answer_ns(m->deadline_ns), &e);
 
     if (rc == 0)
         return COLL_OK;
-    drop_group(m);
     if (rc == -ETIMEDOUT)
-        return coll_fail(COLL_ERR_TIMEOUT,
+        coll_fail(status = COLL_ERR_TIMEOUT,
             "timed out after %.1f s in coll_init waiting for rank 0",
             (double)m->timeout_ms / 1000.0);
-    if (rc == -ECONNRESET || rc == -EPIPE)
-        return coll_fail(COLL_ERR_PEER,
+    else if (rc == -ECONNRESET || rc == -EPIPE)
+        coll_fail(status = COLL_ERR_PEER,
             "rank 0 died or gave up during coll_init, and its store with it");
-    return coll_store_fail_init(rc, &e);
+    else
+        status = coll_store_fail_init(rc, &e);
+    return drop_group(m, status);
 }
 
 /* Is the store none for this coll_init(): marked, or gone? */
@@ -264,8 +265,8 @@ static bool is_over(struct meeting *m)
     int rc;
 
     m->is_marked = false;
-    rc = coll_store_do_check(
-        m->store, &key, 1, &m->is_marked, answer_deadline_ns(m), &e);
+    rc = coll_store_do_check(m->store, &key, 1, &m->is_marked,
+        coll_store_answer_ns(m->deadline_ns), &e);
     return m->is_marked || (rc < 0 && rc != -EHOSTDOWN);
 }
 
@@ -354,6 +355,10 @@ coll_status_t coll_init(const coll_options_t *options)
     m.deadline_ns = clock_deadline_ns(m.timeout_ms);
     m.has_own_store =
         w.world_size > 1 && w.meeting == COLL_MEETING_TCP && !w.has_agent_store;
+    /* What cannot be had is told by the back end, which can tell the others. */
+    if (w.world_size > 1)
+        coll_fds_reserve(
+            w.world_size, m.has_own_store && w.rank == 0 ? w.world_size : 0);
     if (!m.has_own_store)
         status = join(&m);
     else

@@ -14,6 +14,8 @@
 
 #define DEFAULT_TIMEOUT_MS ((int64_t)300 * 1000)
 
+#define ANSWER_MS 1000
+
 /* What closing in a hurry may take: the others are told to go at that very
  * moment. */
 #define HURRY_MS 1000
@@ -42,6 +44,17 @@ coll_status_t coll_store_fail(const char *call, int rc, const struct err *e)
 coll_status_t coll_store_fail_init(int rc, const struct err *e)
 {
     return coll_store_fail("coll_init", rc == -EHOSTDOWN ? -ETIMEDOUT : rc, e);
+}
+
+uint64_t coll_store_answer_ns(uint64_t deadline_ns)
+{
+    uint64_t grace_ns = ANSWER_MS * CLOCK_NS_PER_MS;
+    uint64_t answer_ns = clock_deadline_ns(ANSWER_MS);
+
+    if (deadline_ns >= answer_ns)
+        return deadline_ns;
+    return answer_ns < deadline_ns + grace_ns ? answer_ns
+                                              : deadline_ns + grace_ns;
 }
 
 int coll_store_wrap(coll_store_t **out, const struct store_kind *kind,
@@ -149,7 +162,8 @@ coll_status_t coll_store_file(
         status = check_text(call, "path", path);
     if (status != COLL_OK)
         return status;
-    rc = store_file_open(&impl, path, options->world_size, &e);
+    rc = store_file_open(
+        &impl, path, options->world_size, clock_deadline_ns(timeout_ms), &e);
     return finish_open(
         call, store, rc, &store_file_kind, impl, -1, timeout_ms, &e);
 }

@@ -112,13 +112,30 @@ void boot_pause_ms(long *ms)
 /* --- All of it ---------------------------------------------------------- */
 
 /* Nobody may have failed since it published the first tick: it would come
- * again while this rank goes on. */
+ * again while this rank goes on. But who failed with the group in its hands
+ * cannot stop it any more, others have it: the first operation will tell. */
 static coll_status_t check_nobody_failed(struct shm_state *s)
 {
-    for (int r = 0; r < s->size; r++)
-        if (shm_has_failed(s, r))
+    for (int r = 0; r < s->size; r++) {
+        uint32_t failure = atomic_load(&s->control[r].failure);
+
+        if (failure != 0 && (failure & SHM_HAD_GROUP) == 0)
             return shm_fail_with(s, r, false);
+    }
     return COLL_OK;
+}
+
+static coll_status_t prepare(struct boot *b)
+{
+    size_t size = (size_t)b->g->size;
+
+    b->names = calloc(size, sizeof(*b->names));
+    b->strangers = calloc(size, sizeof(*b->strangers));
+    if (b->names == NULL || b->strangers == NULL)
+        return coll_fail(COLL_ERR_MEMORY, "coll_init: out of memory");
+    for (size_t i = 0; i < size; i++)
+        b->strangers[i] = -1;
+    return boot_node_get(&b->own.node);
 }
 
 coll_status_t shm_connect(struct coll_group *g, const struct coll_boot *boot)
@@ -134,18 +151,11 @@ coll_status_t shm_connect(struct coll_group *g, const struct coll_boot *boot)
         .listener = -1,
         .segment = -1,
     };
-    coll_status_t status;
+    coll_status_t status = prepare(&b);
 
-    b.names = calloc((size_t)g->size, sizeof(*b.names));
-    b.strangers = calloc((size_t)g->size, sizeof(*b.strangers));
-    for (int i = 0; b.strangers != NULL && i < g->size; i++)
-        b.strangers[i] = -1;
-    boot_node_get(&b.own.node);
-    if (b.names == NULL || b.strangers == NULL)
-        status = coll_fail(COLL_ERR_MEMORY, "coll_init: out of memory");
-    else if (g->size == 1)
+    if (status == COLL_OK && g->size == 1)
         status = shm_segment_create(b.s, &b.segment);
-    else
+    else if (status == COLL_OK)
         status = g->rank == 0 ? boot_lead(&b) : boot_follow(&b);
     if (status != COLL_OK && !b.has_told && b.store != NULL) {
         if (g->rank == 0)
@@ -164,7 +174,7 @@ coll_status_t shm_connect(struct coll_group *g, const struct coll_boot *boot)
     }
     /* In this order: who finds the listener gone finds the reason, too. */
     if (status != COLL_OK)
-        shm_announce_failure(b.s, status);
+        shm_announce_failure(b.s, status, 0);
     boot_stop_listening(&b);
     if (b.segment >= 0)
         close(b.segment);

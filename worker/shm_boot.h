@@ -103,7 +103,7 @@ void boot_set_text(struct boot *b, const char *key, const char *text);
 int boot_swap_text(struct boot *b, const char *key, const char *expected,
     const char *desired, char *out, size_t cap, struct err *e);
 
-void boot_node_get(struct node *node);
+coll_status_t boot_node_get(struct node *node);
 void boot_claim_text(char *out, size_t cap, const struct claim *c);
 bool boot_claim_parse(struct claim *c, const char *text);
 

@@ -43,15 +43,6 @@ int boot_get_text(struct boot *b, const char *key, char *out, size_t cap,
     return rc;
 }
 
-/* For requests that a store that lives answers at once: also when the time is
- * nearly over, a slow answer is no missing one. */
-static uint64_t answer_deadline_ns(const struct boot *b)
-{
-    uint64_t least_ns = clock_deadline_ns(LAST_WORDS_MS);
-
-    return b->deadline_ns > least_ns ? b->deadline_ns : least_ns;
-}
-
 void boot_set_text(struct boot *b, const char *key, const char *text)
 {
     struct err e;
@@ -64,12 +55,13 @@ void boot_set_text(struct boot *b, const char *key, const char *text)
 int boot_check(struct boot *b, const char *key, bool *exists, struct err *e)
 {
     return coll_store_do_check(
-        b->store, &key, 1, exists, answer_deadline_ns(b), e);
+        b->store, &key, 1, exists, coll_store_answer_ns(b->deadline_ns), e);
 }
 
 int boot_delete(struct boot *b, const char *key, struct err *e)
 {
-    return coll_store_do_delete(b->store, key, NULL, answer_deadline_ns(b), e);
+    return coll_store_do_delete(
+        b->store, key, NULL, coll_store_answer_ns(b->deadline_ns), e);
 }
 
 int boot_swap_text(struct boot *b, const char *key, const char *expected,
@@ -81,7 +73,8 @@ int boot_swap_text(struct boot *b, const char *key, const char *expected,
     buf_init(&now, cap - 1);
     rc = coll_store_do_compare_set(b->store, key,
         store_bytes(expected, strlen(expected)),
-        store_bytes(desired, strlen(desired)), &now, answer_deadline_ns(b), e);
+        store_bytes(desired, strlen(desired)), &now,
+        coll_store_answer_ns(b->deadline_ns), e);
     if (rc == 0) {
         if (now.len > 0)
             memcpy(out, buf_bytes(&now), now.len);
@@ -91,20 +84,34 @@ int boot_swap_text(struct boot *b, const char *key, const char *expected,
     return rc;
 }
 
-void boot_node_get(struct node *node)
+/* There is no /proc, or a sandbox hides it. */
+static bool is_hidden(int error)
 {
+    return error == ENOENT || error == ENOTDIR || error == EACCES ||
+           error == EPERM;
+}
+
+coll_status_t boot_node_get(struct node *node)
+{
+    const char *path = "/proc/sys/kernel/random/boot_id";
     struct stat st;
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    FILE *f = fopen(path, "re");
 
     /* Without /proc both stay as they are: equal on all ranks, and ranks
-     * that are apart do not find each other's sockets. */
+     * that are apart do not find each other's sockets. But a rank that only
+     * cannot look now must not seem to be apart. */
+    if (f == NULL && !is_hidden(errno))
+        return boot_fail_errno(path);
     if (f == NULL || fscanf(f, "%39s", node->boot_id) != 1)
         snprintf(node->boot_id, sizeof(node->boot_id), "-");
     if (f != NULL)
         fclose(f);
     if (stat("/proc/self/ns/net", &st) == 0)
         node->netns = st.st_ino;
+    else if (!is_hidden(errno))
+        return boot_fail_errno("/proc/self/ns/net");
     node->uid = (unsigned int)geteuid();
+    return COLL_OK;
 }
 
 void boot_claim_text(char *out, size_t cap, const struct claim *c)

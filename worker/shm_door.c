@@ -4,22 +4,17 @@
  */
 #include "shm_boot.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "coll_fds.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/text.h"
-
-/* Descriptors beside a socket and a pidfd per peer: the segment, the
- * listener, the epoll set, and some that are no rank's. */
-#define SPARE_FDS 16
 
 static socklen_t address_of(struct sockaddr_un *addr, const char *name)
 {
@@ -52,46 +47,14 @@ static bool peer_is_ours(int fd, pid_t *pid)
     return true;
 }
 
-static int count_open_fds(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    int count = 0;
-
-    if (dir == NULL)
-        return 64; /* most programs have fewer */
-    while (readdir(dir) != NULL)
-        count++;
-    closedir(dir);
-    return count - 3; /* ".", ".." and dir */
-}
-
-/* Raises the soft limit of open files if the group would not fit. */
-static coll_status_t make_room_for_fds(const struct boot *b)
-{
-    int size = b->g->size;
-    int own_store = b->is_over != NULL && b->g->rank == 0 ? size : 0;
-    rlim_t need = (rlim_t)(count_open_fds() + 2 * size + own_store + SPARE_FDS);
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= need)
-        return COLL_OK;
-    if (limit.rlim_max < need)
-        return coll_fail(COLL_ERR_SYSTEM,
-            "coll_init: %d ranks need %llu open files per process, the limit "
-            "is %llu; raise it (ulimit -Hn)",
-            size, (unsigned long long)need, (unsigned long long)limit.rlim_max);
-    limit.rlim_cur = need;
-    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return boot_fail_errno("raise the limit of open files");
-    return COLL_OK;
-}
-
 coll_status_t boot_start_listening(struct boot *b)
 {
     struct sockaddr_un addr;
     socklen_t len;
     int rc;
-    coll_status_t status = make_room_for_fds(b);
+    bool is_host = b->is_over != NULL && b->g->rank == 0;
+    coll_status_t status =
+        coll_fds_reserve(b->g->size, is_host ? b->g->size : 0);
 
     if (status != COLL_OK)
         return status;

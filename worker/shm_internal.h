@@ -57,6 +57,11 @@ struct shm_control {
 /* Flag in failure: the text is another rank's, or names the one at fault. */
 #define SHM_IS_RELAYED 0x100u
 
+/* And: this rank had the group before it failed. */
+#define SHM_HAD_GROUP 0x200u
+
+#define SHM_FAILURE_FLAGS (SHM_IS_RELAYED | SHM_HAD_GROUP)
+
 /* Up to here a waiting rank reads one cache line per peer. */
 _Static_assert(offsetof(struct shm_control, left_after_seq) == 64,
     "the hot part of a control block is one cache line");
@@ -213,8 +218,9 @@ coll_status_t shm_first_tick(
     struct coll_group *g, const struct coll_call *call);
 
 /* Tells all ranks, if they are mapped, that this one gives up with the
- * calling thread's error sentence. */
-void shm_announce_failure(struct shm_state *s, coll_status_t status);
+ * calling thread's error sentence. flags: 0 or SHM_HAD_GROUP. */
+void shm_announce_failure(
+    struct shm_state *s, coll_status_t status, uint32_t flags);
 
 /* Notes why a rank gives up that cannot say so itself. */
 void shm_note_failure(

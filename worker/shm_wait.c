@@ -78,11 +78,12 @@ void shm_note_failure(
     shm_wake_all(s);
 }
 
-void shm_announce_failure(struct shm_state *s, coll_status_t status)
+void shm_announce_failure(
+    struct shm_state *s, coll_status_t status, uint32_t flags)
 {
-    shm_note_failure(s, s->rank,
-        (uint32_t)-status | (s->is_relaying ? SHM_IS_RELAYED : 0),
-        coll_last_error());
+    if (s->is_relaying)
+        flags |= SHM_IS_RELAYED;
+    shm_note_failure(s, s->rank, (uint32_t)-status | flags, coll_last_error());
 }
 
 bool shm_has_failed(const struct shm_state *s, int rank)
@@ -105,7 +106,8 @@ coll_status_t shm_fail_with(struct shm_state *s, int rank, bool is_behind)
 {
     const struct shm_control *c = &s->control[rank];
     uint32_t failure = atomic_load_explicit(&c->failure, memory_order_acquire);
-    coll_status_t status = -(coll_status_t)(failure & ~SHM_IS_RELAYED);
+    coll_status_t status = -(coll_status_t)(failure & ~SHM_FAILURE_FLAGS);
+    coll_status_t said = status;
     int len = (int)strnlen(c->failure_text, sizeof(c->failure_text));
 
     s->is_relaying = true;
@@ -115,9 +117,8 @@ coll_status_t shm_fail_with(struct shm_state *s, int rank, bool is_behind)
         (status != COLL_ERR_TIMEOUT || is_behind))
         status = COLL_ERR_PEER;
     /* These sentences are true on every rank: they say who is at fault. */
-    if ((failure & SHM_IS_RELAYED) != 0 ||
-        failure == (uint32_t)-COLL_ERR_PEER ||
-        failure == (uint32_t)-COLL_ERR_MISMATCH)
+    if ((failure & SHM_IS_RELAYED) != 0 || said == COLL_ERR_PEER ||
+        said == COLL_ERR_MISMATCH)
         return coll_fail(status, "%.*s", len, c->failure_text);
     return coll_fail(
         status, "rank %d gave up: %.*s", rank, len, c->failure_text);

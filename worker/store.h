@@ -63,10 +63,11 @@ struct store_kind {
 
 /* store_file.c: joins the store in the file at path, which it creates with
  * mode 0644 if it is missing. world_size: 0, or after how many closes the
- * file goes away. */
+ * file goes away. Closing waits for the file's lock as long as opening may, but
+ * half a minute at most. */
 extern const struct store_kind store_file_kind;
-int store_file_open(
-    struct store_impl **out, const char *path, int world_size, struct err *e);
+int store_file_open(struct store_impl **out, const char *path, int world_size,
+    uint64_t deadline_ns, struct err *e);
 
 /* store_hash.c: an empty store in this process. */
 extern const struct store_kind store_hash_kind;
@@ -120,6 +121,13 @@ coll_status_t coll_store_fail(const char *call, int rc, const struct err *e);
 /* The same during coll_init(), where a store that does not answer is a
  * time-out. */
 coll_status_t coll_store_fail_init(int rc, const struct err *e);
+
+/*
+ * In coll_init(), until when to wait for what a store that lives answers at
+ * once. Also when the time is nearly over a slow answer is no missing one: so
+ * a second from now, but not beyond a second after the deadline.
+ */
+uint64_t coll_store_answer_ns(uint64_t deadline_ns);
 
 /*
  * The public calls with an absolute deadline and an errno, for coll_init.c

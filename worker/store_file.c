@@ -37,9 +37,9 @@
 #include "rendezvous/store_keys.h"
 #include "worker/store.h"
 
-/* Opening and closing have no deadline of their own. Others hold the lock for
- * one operation, so this is more than a queue of thousands takes. */
-#define LOCK_PATIENCE_MS 30000
+/* How long to wait for the lock in order to close. Others hold it for one
+ * operation, so this is more than a queue of thousands takes. */
+#define CLOSE_MAX_MS 30000
 
 #define PAUSE_MIN_NS 50000ull
 #define PAUSE_MAX_NS 10000000ull
@@ -58,6 +58,7 @@ struct store_impl {
      * and a replaced file is recognised. */
     int fd;
     int world_size;
+    int close_ms; /* how long closing may take */
     bool is_counted; /* among those that have opened the file */
     struct store_limits limits;
     struct store_keys table; /* the file up to offset; keys as in the file */
@@ -452,9 +453,9 @@ static int count(struct store_impl *s, const char *counter, int64_t delta,
 
 /* Opens the file and begins an operation. The last user of the file may
  * remove it before the lock is ours: then it is created anew. */
-static int open_and_begin(struct store_impl *s, struct err *e)
+static int open_and_begin(
+    struct store_impl *s, uint64_t deadline_ns, struct err *e)
 {
-    uint64_t deadline_ns = clock_deadline_ns(LOCK_PATIENCE_MS);
     uint64_t pause_ns = PAUSE_MIN_NS;
     struct stat st;
     int rc;
@@ -503,7 +504,7 @@ static void leave_file(struct store_impl *s)
 {
     int64_t closed = 0, open_still = -1;
 
-    if (begin(s, LOCK_EX, clock_deadline_ns(LOCK_PATIENCE_MS), NULL) < 0)
+    if (begin(s, LOCK_EX, clock_deadline_ns(s->close_ms), NULL) < 0)
         return; /* removed by somebody else, or not ours any more */
     if (count(s, closed_key, 1, &closed, NULL) == 0 &&
         count(s, opened_key, -1, &open_still, NULL) == 0 && open_still == 0 &&
@@ -527,8 +528,8 @@ static void file_close(struct store_impl *s)
     free(s);
 }
 
-int store_file_open(
-    struct store_impl **out, const char *path, int world_size, struct err *e)
+int store_file_open(struct store_impl **out, const char *path, int world_size,
+    uint64_t deadline_ns, struct err *e)
 {
     struct store_impl *s;
     int64_t opened;
@@ -539,6 +540,9 @@ int store_file_open(
         return err_set(e, -ENOMEM, "no memory for a store");
     s->fd = -1;
     s->world_size = world_size;
+    s->close_ms = clock_left_ms(deadline_ns);
+    if (s->close_ms > CLOSE_MAX_MS)
+        s->close_ms = CLOSE_MAX_MS;
     s->limits = STORE_LIMITS_DEFAULT;
     store_keys_init(&s->table, &s->limits);
     buf_init(&s->key, s->limits.key_len + 1);
@@ -549,7 +553,7 @@ int store_file_open(
             e, rc, "cannot make %s an absolute path: %s", path, strerror(-rc));
         goto fail;
     }
-    rc = open_and_begin(s, e);
+    rc = open_and_begin(s, deadline_ns, e);
     if (rc < 0)
         goto fail;
     rc = count(s, opened_key, 1, &opened, e);

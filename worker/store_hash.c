@@ -73,8 +73,11 @@ static int copy_out(struct buf *out, struct store_bytes value, struct err *e)
     return 0;
 }
 
-/* Sleeps until something may have come; false if the deadline is over. With
- * the mutex held, which it gives up meanwhile. */
+/*
+ * Sleeps until something may have come; false if the deadline is over. With
+ * the mutex held, which it gives up meanwhile: so also then something may have
+ * come, and who calls this looks once more.
+ */
 static bool sleep_once(struct store_impl *s, uint64_t deadline_ns)
 {
     struct timespec until = {
@@ -240,6 +243,7 @@ static int hash_wait(struct store_impl *s, const char *const *keys,
     struct store_party party = {0};
     struct store_bytes list;
     struct buf bytes;
+    bool has_time = true;
     int rc = make_list(keys, nkeys, &bytes, e);
 
     if (rc < 0)
@@ -250,7 +254,9 @@ static int hash_wait(struct store_impl *s, const char *const *keys,
     if (rc < 0)
         err_set(e, rc, "no memory to wait for keys");
     while (rc == 0 && party.done == 0 && !store_keys_check(&s->keys, list))
-        if (!sleep_once(s, deadline_ns))
+        if (has_time)
+            has_time = sleep_once(s, deadline_ns);
+        else
             rc = say_missing(s, keys, nkeys, e);
     store_keys_leave(&s->keys, &party);
     pthread_mutex_unlock(&s->mutex);
@@ -270,11 +276,14 @@ static bool has_values(
 static int hash_multi_get(struct store_impl *s, const char *const *keys,
     size_t nkeys, struct buf *values, uint64_t deadline_ns, struct err *e)
 {
+    bool has_time = true;
     int rc = 0;
 
     pthread_mutex_lock(&s->mutex);
     while (rc == 0 && !has_values(s, keys, nkeys))
-        if (!sleep_once(s, deadline_ns))
+        if (has_time)
+            has_time = sleep_once(s, deadline_ns);
+        else
             rc = say_missing(s, keys, nkeys, e);
     for (size_t i = 0; i < nkeys && rc == 0; i++) {
         struct store_blob *value = store_keys_get(&s->keys, bytes_of(keys[i]));
@@ -347,11 +356,14 @@ static int hash_queue_pop(struct store_impl *s, const char *key,
     struct buf *out, uint64_t deadline_ns, struct err *e)
 {
     struct store_blob *element;
+    bool has_time = true;
     int rc = 0;
 
     pthread_mutex_lock(&s->mutex);
     while (rc == 0 && store_keys_queue_len(&s->keys, bytes_of(key)) == 0)
-        if (!sleep_once(s, deadline_ns))
+        if (has_time)
+            has_time = sleep_once(s, deadline_ns);
+        else
             rc = err_set(e, -ETIMEDOUT,
                 "no thread of this process pushed to queue '%.*s' in time",
                 SHOWN_KEY_MAX, key);

@@ -3,9 +3,10 @@
  * server as well, in a thread of its own.
  *
  * The thread touches nothing but its struct host, from its start till it is
- * joined. It is told to end through an eventfd: then it closes the port, so
- * that nobody comes any more, and serves on until the last client has gone or
- * the time is over.
+ * joined. It is told to end through an eventfd: then it serves on until every
+ * worker has come, closes the port, so that nobody comes any more, and serves
+ * on until the last worker has gone; all that while there is time. Clients that
+ * have not checked in are no workers: nobody waits for them.
  */
 #include "store.h"
 
@@ -15,15 +16,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/log.h"
+#include "rendezvous/listen.h"
 #include "rendezvous/poller.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_port.h"
 #include "rendezvous/store_server.h"
+
+/* More than a name service's own time-outs are, as a rule. */
+#define HOST_NAME_MS 15000
 
 struct host {
     struct poller *poller;
@@ -33,8 +37,11 @@ struct host {
     int stop_fd; /* eventfd */
     bool has_thread;
     pthread_t thread;
-    bool is_stopping; /* the thread's own */
-    _Atomic uint64_t end_ns; /* set before the eventfd */
+    bool is_stopping; /* the thread's own, as the next */
+    bool is_broken; /* it cannot serve any more */
+    /* Set before the eventfd: */
+    _Atomic uint64_t end_ns;
+    _Atomic int expected; /* check-ins to wait for */
 };
 
 struct store_impl {
@@ -42,7 +49,6 @@ struct store_impl {
     struct host *host; /* NULL: another process has it */
     int world_size; /* 0: not known */
     int64_t linger_ms;
-    int64_t own_check_ins;
     bool in_hurry; /* close waits for nobody who has not come yet */
 };
 
@@ -73,31 +79,52 @@ static void on_stop_cb(struct poller_item *item, uint32_t events)
         h->is_stopping = true;
 }
 
-static void *host_main(void *arg)
+static bool is_told_to_stop(const struct host *h)
 {
-    struct host *h = arg;
-    int rc = 0;
+    return h->is_stopping;
+}
 
-    /* Waiting fails if the program has closed the library's descriptors: then
-     * the clients see the end of the store. */
-    while (!h->is_stopping && rc >= 0)
-        rc = poller_run(h->poller, -1);
-    store_port_destroy(h->port);
-    h->port = NULL;
-    while (rc >= 0 && store_server_clients(h->server) > 0) {
-        int left_ms = clock_left_ms(atomic_load(&h->end_ns));
+static bool all_have_come(const struct host *h)
+{
+    return store_server_check_ins(h->server) >=
+           (size_t)atomic_load(&h->expected);
+}
+
+static bool all_have_gone(const struct host *h)
+{
+    return store_server_workers(h->server) == 0;
+}
+
+/* Waiting fails if the program has closed the library's descriptors: then the
+ * clients see the end of the store. */
+static void serve_until(struct host *h, bool (*is_enough)(const struct host *h))
+{
+    while (!h->is_broken && !is_enough(h)) {
+        int left_ms =
+            h->is_stopping ? clock_left_ms(atomic_load(&h->end_ns)) : -1;
 
         if (left_ms == 0)
             break;
-        rc = poller_run(h->poller, left_ms);
+        h->is_broken = poller_run(h->poller, left_ms) < 0;
     }
+}
+
+static void *host_main(void *arg)
+{
+    struct host *h = arg;
+
+    serve_until(h, is_told_to_stop);
+    serve_until(h, all_have_come);
+    store_port_destroy(h->port);
+    h->port = NULL;
+    serve_until(h, all_have_gone);
     store_server_destroy(h->server);
     h->server = NULL;
     return NULL;
 }
 
 /* Takes NULL and half-built objects. */
-static void host_destroy(struct host *h, uint64_t end_ns)
+static void host_destroy(struct host *h, int expected, uint64_t end_ns)
 {
     const uint64_t one = 1;
 
@@ -105,6 +132,7 @@ static void host_destroy(struct host *h, uint64_t end_ns)
         return;
     if (h->has_thread) {
         atomic_store(&h->end_ns, end_ns);
+        atomic_store(&h->expected, expected);
         while (write(h->stop_fd, &one, sizeof(one)) < 0 && errno == EINTR)
             continue;
         pthread_join(h->thread, NULL);
@@ -149,8 +177,17 @@ static int host_prepare(struct host *h)
     return store_server_create(&h->server, h->poller, NULL);
 }
 
-static int host_create(
-    struct host **out, const char *name, int *port, struct err *e)
+/* Of the time that is left, what a silent name service may take: the others
+ * have to come as well. */
+static uint64_t name_deadline_ns(uint64_t deadline_ns)
+{
+    int ms = clock_left_ms(deadline_ns) / 2;
+
+    return clock_deadline_ns(ms < HOST_NAME_MS ? ms : HOST_NAME_MS);
+}
+
+static int host_create(struct host **out, const char *name, int *port,
+    uint64_t deadline_ns, struct err *e)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct host *h = calloc(1, sizeof(*h));
@@ -161,6 +198,9 @@ static int host_create(
     pthread_once(&once, be_silent);
     h->stop.fd = -1;
     h->stop_fd = -1;
+    rc = listen_check_name(name, *port, name_deadline_ns(deadline_ns), e);
+    if (rc < 0)
+        goto fail;
     rc = host_prepare(h);
     if (rc < 0) {
         err_set(e, rc, "cannot prepare a store server: %s", strerror(-rc));
@@ -178,30 +218,11 @@ static int host_create(
     *out = h;
     return 0;
 fail:
-    host_destroy(h, 0);
+    host_destroy(h, 0, 0);
     return rc;
 }
 
 /* --- The store ------------------------------------------------------------ */
-
-/*
- * Until every worker has been there. What counts them is told only in reply to
- * counting once more, so that is done, and taken off again.
- */
-static void wait_for_workers(struct store_impl *s, uint64_t end_ns)
-{
-    const struct timespec pause = {0, 20 * 1000 * 1000};
-    struct err e;
-    int64_t count;
-
-    while (store_client_check_in(s->client, &count, end_ns, &e) == 0) {
-        s->own_check_ins++;
-        if (count - s->own_check_ins >= s->world_size - 1 ||
-            clock_left_ms(end_ns) == 0)
-            break;
-        nanosleep(&pause, NULL);
-    }
-}
 
 static void tcp_close(struct store_impl *s)
 {
@@ -210,10 +231,8 @@ static void tcp_close(struct store_impl *s)
     if (s == NULL)
         return;
     end_ns = clock_deadline_ns(s->world_size > 0 ? s->linger_ms : 0);
-    if (s->host != NULL && s->world_size > 0 && !s->in_hurry)
-        wait_for_workers(s, end_ns);
     store_client_close(s->client);
-    host_destroy(s->host, end_ns);
+    host_destroy(s->host, s->in_hurry ? 0 : s->world_size, end_ns);
     free(s);
 }
 
@@ -236,13 +255,11 @@ int store_tcp_open(struct store_impl **out, const char *host, int *port,
     s->world_size = world_size;
     s->linger_ms = linger_ms;
     if (is_host)
-        rc = host_create(&s->host, host, port, e);
+        rc = host_create(&s->host, host, port, deadline_ns, e);
     if (rc == 0)
         rc = store_client_connect(&s->client, host, *port, deadline_ns, e);
-    if (rc == 0 && world_size > 0) {
+    if (rc == 0 && world_size > 0)
         rc = store_client_check_in(s->client, &count, deadline_ns, e);
-        s->own_check_ins = 1;
-    }
     if (rc < 0) {
         store_tcp_hurry(s, 0);
         tcp_close(s);

@@ -281,7 +281,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: file_ops PATH WORLD_SIZE\n");
         return 2;
     }
-    if (store_file_open(&c.store, argv[1], atoi(argv[2]), &c.e) < 0) {
+    if (store_file_open(&c.store, argv[1], atoi(argv[2]),
+            clock_deadline_ns(30000), &c.e) < 0) {
         printf("!%s\n", c.e.msg);
         return 1;
     }

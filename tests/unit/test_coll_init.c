@@ -2,7 +2,9 @@
  * coll_init(): the environment of a worker, and joining and leaving, with
  * ranks as processes, because the default group is one per process.
  */
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -15,6 +17,23 @@
 #include "rendezvous/worker_env.h"
 #include "tests/unit/coll_harness.h"
 #include "tests/unit/unit.h"
+#include "worker/shm_boot.h"
+
+/* Stands in for libc's: a name that nobody has told the name service yet. */
+#define LATE_NAME "rank-0.not-yet"
+
+int getaddrinfo(const char *host, const char *service,
+    const struct addrinfo *hints, struct addrinfo **out)
+{
+    static int (*real)(const char *, const char *, const struct addrinfo *,
+        struct addrinfo **);
+
+    if (strcmp(host, LATE_NAME) == 0)
+        return hints->ai_flags & AI_NUMERICHOST ? EAI_NONAME : EAI_AGAIN;
+    if (real == NULL)
+        *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    return real(host, service, hints, out);
+}
 
 static void clear_environment(void)
 {
@@ -370,16 +389,17 @@ START_TEST(large_time_outs_are_no_short_ones)
 }
 END_TEST
 
+/* Not even for the store's connection is there room. */
 static int join_with_few_descriptors(int rank, int size)
 {
-    struct rlimit limit = {24, 200};
+    struct rlimit limit = {0, 200};
 
     (void)size;
     CHECK_THAT(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     CHECK_THAT(coll_init(NULL) == COLL_OK);
     CHECK_THAT(coll_barrier(NULL) == COLL_OK);
     CHECK_THAT(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-    CHECK_THAT(limit.rlim_cur > 24 && limit.rlim_cur < 200);
+    CHECK_THAT(limit.rlim_cur > 0 && limit.rlim_cur < 200);
     CHECK_THAT(coll_destroy() == COLL_OK);
     return 0;
 }
@@ -387,6 +407,22 @@ static int join_with_few_descriptors(int rank, int size)
 START_TEST(descriptor_limit_is_raised)
 {
     run_processes(8, join_with_few_descriptors);
+}
+END_TEST
+
+/* Who cannot look where it runs must not seem to run elsewhere. */
+START_TEST(node_is_known_or_an_error)
+{
+    struct rlimit limit, none;
+    struct node node = {0};
+
+    ck_assert_int_eq(boot_node_get(&node), COLL_OK);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = (struct rlimit){0, limit.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    ck_assert_int_eq(boot_node_get(&node), COLL_ERR_SYSTEM);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ck_assert_ptr_nonnull(strstr(coll_last_error(), "boot_id"));
 }
 END_TEST
 
@@ -682,6 +718,12 @@ START_TEST(ranks_meet_without_a_launcher)
 END_TEST
 
 /* One init after the other: nobody may find what is left of the one before. */
+START_TEST(descriptor_limit_is_raised_for_a_store)
+{
+    run_alone(8, "env", join_with_few_descriptors);
+}
+END_TEST
+
 static int many_cycles_alone(int rank, int size)
 {
     int before = count_fds();
@@ -787,6 +829,31 @@ START_TEST(host_does_not_wait_for_the_dead)
 }
 END_TEST
 
+/* A child that a rank has forked holds its sockets, but is no rank. This one
+ * lives until both ranks have ended. */
+static int one_forks(int rank, int size)
+{
+    char byte;
+
+    (void)size;
+    setenv("COLL_TIMEOUT", "3600", 1);
+    CHECK_THAT(coll_init(NULL) == COLL_OK);
+    if (rank == 1) {
+        close(go_pipe[1]);
+        if (fork() == 0)
+            _exit((int)read(go_pipe[0], &byte, 1));
+    }
+    CHECK_THAT(coll_barrier(NULL) == COLL_OK);
+    CHECK_THAT(coll_destroy() == COLL_OK);
+    return 0;
+}
+
+START_TEST(forked_child_does_not_keep_the_host)
+{
+    run_alone(2, "env", one_forks);
+}
+END_TEST
+
 /* Rank 0 must not join a store that is somebody else's. */
 START_TEST(port_in_use_is_no_store_of_rank_0)
 {
@@ -809,14 +876,15 @@ START_TEST(port_in_use_is_no_store_of_rank_0)
 END_TEST
 
 /* The others may know rank 0's machine by an address that is none of its own
- * (here one that is nobody's). Then it listens on all that it has. */
+ * (here one that is nobody's), or by a name that comes later. Then it listens
+ * on all that it has. */
 START_TEST(address_need_not_be_one_of_rank_0s_machine)
 {
     coll_options_t options = {.timeout_ms = 300};
 
     clear_environment();
     harness_set_master(harness_free_port());
-    setenv(ENV_MASTER_ADDR, "192.0.2.1", 1);
+    setenv(ENV_MASTER_ADDR, _i == 0 ? "192.0.2.1" : LATE_NAME, 1);
     unsetenv(ENV_USE_AGENT_STORE);
     setenv(ENV_RANK, "0", 1);
     setenv(ENV_WORLD_SIZE, "2", 1);
@@ -866,6 +934,8 @@ int main(void)
     tcase_add_test(tc, descriptor_limit_is_named);
     tcase_add_loop_test(tc, large_time_outs_are_no_short_ones, 0, 2);
     tcase_add_test(tc, descriptor_limit_is_raised);
+    tcase_add_test(tc, descriptor_limit_is_raised_for_a_store);
+    tcase_add_test(tc, node_is_known_or_an_error);
     tcase_add_loop_test(tc, failure_before_joining_is_told, 0, 2);
     tcase_add_test(tc, failure_of_rank_0_before_its_claim_is_told);
     tcase_add_loop_test(tc, frozen_store_is_a_time_out, 0, 2);
@@ -879,7 +949,8 @@ int main(void)
     tcase_add_loop_test(tc, host_that_leaves_first_waits_for_the_others, 0, 3);
     tcase_add_loop_test(tc, host_does_not_wait_for_the_dead, 0, 3);
     tcase_add_loop_test(tc, port_in_use_is_no_store_of_rank_0, 0, 2);
-    tcase_add_test(tc, address_need_not_be_one_of_rank_0s_machine);
+    tcase_add_loop_test(tc, address_need_not_be_one_of_rank_0s_machine, 0, 2);
+    tcase_add_test(tc, forked_child_does_not_keep_the_host);
     tcase_add_test(tc, launchers_flag_is_for_its_own_address);
     return unit_run("coll_init", tc);
 }

@@ -477,6 +477,23 @@ static void last_words(struct coll_group *g, int rank, void *arg)
     atomic_fetch_add(has_left, 1);
 }
 
+/* coll_init() can fail on a rank when the others have the group already. */
+static void fail_after_creation(struct coll_group *g, int rank, void *arg)
+{
+    (void)arg;
+    if (rank == 1)
+        g->failure = coll_fail(COLL_ERR_STORE, "coll_init: no mark");
+    else
+        EXPECT_FAILS(coll_barrier(g), COLL_ERR_PEER,
+            "rank 1 gave up: coll_init: no mark");
+}
+
+START_TEST(reason_of_a_rank_that_fails_late_is_told)
+{
+    harness_run(&store, 3, 20000, fail_after_creation, NULL);
+}
+END_TEST
+
 START_TEST(leaving_after_the_last_operation_is_no_error)
 {
     for (int i = 0; i < 20; i++) {
@@ -803,6 +820,7 @@ int main(void)
     tcase_add_test(tc, barrier_against_all_reduce_fails_everywhere);
     tcase_add_loop_test(tc, different_type_operation_or_root_fails, 0, 3);
     tcase_add_loop_test(tc, rank_that_left_is_named, 0, 3);
+    tcase_add_test(tc, reason_of_a_rank_that_fails_late_is_told);
     tcase_add_test(tc, leaving_after_the_last_operation_is_no_error);
     tcase_add_test(tc, late_ranks_are_named);
     tcase_add_test(tc, one_time_out_ends_all_waiting);

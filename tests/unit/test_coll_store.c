@@ -1017,10 +1017,12 @@ END_TEST
 
 static int port_pipe[2];
 
+/* Below 0: its own connection is broken when it closes. */
 static void host_and_go(int world_size)
 {
-    const coll_store_options_t options = {
-        .timeout_ms = 60000, .world_size = world_size, .is_host = true};
+    const coll_store_options_t options = {.timeout_ms = 60000,
+        .world_size = world_size < 0 ? -world_size : world_size,
+        .is_host = true};
     coll_store_t *s;
     int port;
 
@@ -1029,6 +1031,8 @@ static void host_and_go(int world_size)
     CHILD_OK(coll_store_set(s, "k", "v", 1));
     if (write(port_pipe[1], &port, sizeof(port)) != sizeof(port))
         _exit(4);
+    if (world_size < 0 && coll_store_add(s, "k", 1, NULL) != COLL_ERR_STORE)
+        _exit(5);
     coll_store_close(s);
 }
 
@@ -1043,7 +1047,7 @@ START_TEST(host_waits_for_its_clients)
     ck_assert_int_eq(pipe2(port_pipe, O_CLOEXEC), 0);
     host = start_child(host_and_go);
     alive = (struct pollfd){.fd = host.alive, .events = POLLIN};
-    tell(&host, 3);
+    tell(&host, _i == 0 ? 3 : -3);
     ck_assert_int_eq(read(port_pipe[0], &port, sizeof(port)), sizeof(port));
     /* These waits are to no avail, or the host is gone too early. */
     ck_assert_int_eq(poll(&alive, 1, 100), 0);
@@ -1074,6 +1078,22 @@ START_TEST(host_does_not_wait_for_ever)
     FAILS(coll_store_num_keys(client, &n), COLL_ERR_STORE, "");
     coll_store_close(client);
     coll_store_close(open_host(3, 100));
+}
+END_TEST
+
+/* Not for who only looks in, nor for a second store of its own. */
+START_TEST(host_waits_for_workers_only)
+{
+    coll_store_t *host = open_host(2, 3600 * 1000);
+    coll_store_t *worker = open_client(coll_store_port(host), 2);
+    coll_store_t *other = open_client(coll_store_port(host), 0);
+    int64_t n;
+
+    set(other, "k", "v");
+    coll_store_close(worker);
+    coll_store_close(host);
+    FAILS(coll_store_num_keys(other, &n), COLL_ERR_STORE, "");
+    coll_store_close(other);
 }
 END_TEST
 
@@ -1141,7 +1161,8 @@ int main(void)
 
     tcase_set_timeout(processes, 60);
     tcase_add_test(processes, processes_meet_in_a_store);
-    tcase_add_test(processes, host_waits_for_its_clients);
+    tcase_add_loop_test(processes, host_waits_for_its_clients, 0, 2);
+    tcase_add_test(processes, host_waits_for_workers_only);
     tcase_add_test(processes, host_does_not_wait_for_ever);
     tcase_add_test(processes, launchers_flag_is_for_its_own_store);
     suite_add_tcase(suite, processes);

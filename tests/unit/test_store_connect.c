@@ -7,7 +7,9 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include "rendezvous/listen.h"
 #include "rendezvous/resolve.h"
+#include "rendezvous/store_io.h"
 #include "test_store_peer.h"
 #include "unit.h"
 
@@ -55,6 +57,20 @@ int getaddrinfo(const char *host, const char *service,
         while (sem_wait(&answers) < 0)
             ;
     return EAI_NONAME;
+}
+
+/* For one of the tests: the kernel gives the port that is connected to. */
+static bool is_bound_to_the_same;
+
+int connect(int fd, const struct sockaddr *addr, socklen_t len)
+{
+    static int (*real)(int, const struct sockaddr *, socklen_t);
+
+    if (real == NULL)
+        *(void **)&real = dlsym(RTLD_NEXT, "connect");
+    if (is_bound_to_the_same && bind(fd, addr, len) < 0)
+        return -1;
+    return real(fd, addr, len);
 }
 
 static int fail_to_connect(const char *host, int port)
@@ -343,6 +359,27 @@ START_TEST(port_out_of_range_is_an_error)
 }
 END_TEST
 
+/* It does not keep the server from that port, not even when it is over. */
+START_TEST(connection_to_itself_is_none)
+{
+    struct sockaddr_in sin = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fds[LISTEN_MAX];
+    int port;
+
+    ck_assert_int_eq(listen_open("127.0.0.1", 0, fds, &port, &e), 1);
+    close(fds[0]);
+    sin.sin_port = htons((uint16_t)port);
+    is_bound_to_the_same = true;
+    ck_assert_int_eq(
+        store_io_connect((struct sockaddr *)&sin, sizeof(sin), later()),
+        -ECONNREFUSED);
+    ck_assert_msg(
+        listen_open("127.0.0.1", port, fds, &port, &e) == 1, "%s", e.msg);
+    close(fds[0]);
+}
+END_TEST
+
 /* --- Names --------------------------------------------------------------- */
 
 START_TEST(unknown_name_is_not_tried_for_ever)
@@ -371,7 +408,11 @@ START_TEST(silent_name_service_does_not_hold_up_the_deadline)
     ck_assert_int_eq(fail_to_connect("slow", 29500), -ETIMEDOUT);
     assert_says("the name service is silent");
     ck_assert_int_eq(
+        listen_check_name("slow", 29500, clock_now_ns(), &e), -ETIMEDOUT);
+    assert_says("the name service is silent");
+    ck_assert_int_eq(
         resolve_until("slow", 29500, 0, clock_now_ns(), &list), EAI_INPROGRESS);
+    sem_post(&answers);
     sem_post(&answers);
     sem_post(&answers);
     /* A number needs no service. */
@@ -402,6 +443,7 @@ int main(void)
     tcase_add_test(tc, silent_peer_is_told_from_a_refused_port);
     tcase_add_test(tc, peer_that_closes_is_told);
     tcase_add_test(tc, full_queue_is_told);
+    tcase_add_test(tc, connection_to_itself_is_none);
     tcase_add_test(tc, black_hole_is_told);
     tcase_add_test(tc, silent_address_leaves_time_for_the_next_one);
     tcase_add_loop_test(

@@ -40,7 +40,7 @@ static void setup(void)
     strcpy(folder, "/tmp/test_store_file.XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(path, sizeof(path), "%s/store", folder);
-    ck_assert_msg(store_file_open(&store, path, 0, &e) == 0, "%s", e.msg);
+    ck_assert_msg(store_file_open(&store, path, 0, FAR, &e) == 0, "%s", e.msg);
 }
 
 /* For tests that make the file themselves. */
@@ -303,7 +303,7 @@ START_TEST(values_are_any_bytes_of_any_size)
     static const size_t sizes[] = {0, 1, 65000, 65536, 70000, 3000000};
     struct store_impl *other;
 
-    ck_assert_int_eq(store_file_open(&other, path, 0, &e), 0);
+    ck_assert_int_eq(store_file_open(&other, path, 0, FAR, &e), 0);
     for (size_t i = 0; i < LENGTH_OF(sizes); i++) {
         char *bytes = malloc(sizes[i] + 1);
         struct buf got;
@@ -577,6 +577,23 @@ START_TEST(a_lock_that_is_not_given_back_ends_in_a_timeout)
 }
 END_TEST
 
+START_TEST(opening_and_closing_wait_no_longer_than_they_may)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    struct store_impl *other;
+
+    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
+    ck_assert_int_eq(store_file_open(&other, path, 0, NOW, &e), -ETIMEDOUT);
+    ck_assert_ptr_nonnull(strstr(e.msg, "locked"));
+    ck_assert_int_eq(flock(fd, LOCK_UN), 0);
+    ck_assert_int_eq(
+        store_file_open(&other, path, 0, clock_deadline_ns(100), &e), 0);
+    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
+    K->close(other);
+    close(fd);
+}
+END_TEST
+
 START_TEST(a_lock_is_held_during_an_operation_only)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -604,7 +621,7 @@ static void answer(void)
     struct store_impl *s;
     struct buf value;
 
-    must(store_file_open(&s, path, 0, &e) == 0);
+    must(store_file_open(&s, path, 0, FAR, &e) == 0);
     buf_init(&value, 1000);
     must(K->get(s, "question", &value, FAR, &e) == 0);
     must(K->set(s, "answer", store_bytes(buf_bytes(&value), value.len), FAR,
@@ -633,7 +650,7 @@ static void count_up(void)
     char have[40] = "", want[40];
     int64_t sum;
 
-    must(store_file_open(&s, path, 0, &e) == 0);
+    must(store_file_open(&s, path, 0, FAR, &e) == 0);
     for (int i = 0; i < ROUNDS; i++) {
         must(K->add(s, "added", 1, &sum, FAR, &e) == 0);
         do {
@@ -675,11 +692,11 @@ START_TEST(the_last_of_the_world_removes_the_file)
     struct store_impl *s[3];
 
     for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(store_file_open(&s[i], path, 3, &e), 0);
+        ck_assert_int_eq(store_file_open(&s[i], path, 3, FAR, &e), 0);
     K->close(s[0]);
     K->close(s[1]);
     ck_assert_int_eq(access(path, F_OK), 0);
-    ck_assert_int_eq(store_file_open(&s[2], path, 3, &e), 0);
+    ck_assert_int_eq(store_file_open(&s[2], path, 3, FAR, &e), 0);
     set(s[2], "k", "v");
     K->close(s[2]);
     ck_assert_int_eq(access(path, F_OK), -1);
@@ -691,7 +708,7 @@ START_TEST(who_has_it_open_keeps_the_file)
     struct store_impl *s[2];
 
     for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(store_file_open(&s[i], path, 1, &e), 0);
+        ck_assert_int_eq(store_file_open(&s[i], path, 1, FAR, &e), 0);
     K->close(s[0]);
     assert_value((set(s[1], "k", "v"), s[1]), "k", "v");
     K->close(s[1]);
@@ -704,12 +721,12 @@ START_TEST(peers_that_count_only_closes_keep_the_file_too)
 {
     struct store_impl *s;
 
-    ck_assert_int_eq(store_file_open(&s, path, 2, &e), 0);
+    ck_assert_int_eq(store_file_open(&s, path, 2, FAR, &e), 0);
     K->close(s);
     ck_assert_int_eq(access(path, F_OK), 0);
     ck_assert_int_eq(unlink(path), 0); /* as the other one would */
 
-    ck_assert_int_eq(store_file_open(&s, path, 2, &e), 0);
+    ck_assert_int_eq(store_file_open(&s, path, 2, FAR, &e), 0);
     put_file_hex("08000000 636c65616e75702f 01000000 31");
     K->close(s);
     ck_assert_int_eq(access(path, F_OK), -1);
@@ -721,7 +738,7 @@ START_TEST(without_a_world_size_the_file_stays)
     struct store_impl *s;
 
     for (int i = 0; i < 3; i++) {
-        ck_assert_int_eq(store_file_open(&s, path, 0, &e), 0);
+        ck_assert_int_eq(store_file_open(&s, path, 0, FAR, &e), 0);
         K->close(s);
     }
     ck_assert_int_eq(access(path, F_OK), 0);
@@ -735,7 +752,7 @@ static void come_and_go(void)
     int64_t sum;
 
     for (int i = 0; i < 1000; i++) {
-        must(store_file_open(&s, path, 1, &e) == 0);
+        must(store_file_open(&s, path, 1, FAR, &e) == 0);
         must(K->add(s, "n", 1, &sum, FAR, &e) == 0);
         K->close(s);
     }
@@ -816,7 +833,7 @@ START_TEST(a_file_that_was_replaced_is_an_error_at_once)
     struct buf before;
 
     ck_assert_int_eq(unlink(path), 0);
-    ck_assert_int_eq(store_file_open(&other, path, 0, &e), 0);
+    ck_assert_int_eq(store_file_open(&other, path, 0, FAR, &e), 0);
     before = read_file();
     ck_assert_msg(call(store, _i) == -ESTALE, "%s", op_names[_i]);
     ck_assert_ptr_nonnull(strstr(e.msg, path));
@@ -842,7 +859,7 @@ START_TEST(a_relative_path_survives_a_change_of_folder)
     struct store_impl *s;
 
     ck_assert_int_eq(chdir(folder), 0);
-    ck_assert_int_eq(store_file_open(&s, "store", 0, &e), 0);
+    ck_assert_int_eq(store_file_open(&s, "store", 0, FAR, &e), 0);
     ck_assert_int_eq(chdir("/"), 0);
     set(s, "k", "v");
     assert_value(store, "k", "v");
@@ -855,14 +872,14 @@ START_TEST(what_cannot_hold_a_store_is_refused_with_its_name)
     char name[128];
     struct store_impl *s;
 
-    ck_assert_int_eq(store_file_open(&s, folder, 0, &e), -EISDIR);
+    ck_assert_int_eq(store_file_open(&s, folder, 0, FAR, &e), -EISDIR);
     ck_assert_ptr_nonnull(strstr(e.msg, folder));
     snprintf(name, sizeof(name), "%s/no/store", folder);
-    ck_assert_int_eq(store_file_open(&s, name, 0, &e), -ENOENT);
+    ck_assert_int_eq(store_file_open(&s, name, 0, FAR, &e), -ENOENT);
     ck_assert_ptr_nonnull(strstr(e.msg, name));
     snprintf(name, sizeof(name), "%s/fifo", folder);
     ck_assert_int_eq(mkfifo(name, 0600), 0);
-    ck_assert_int_eq(store_file_open(&s, name, 0, &e), -EINVAL);
+    ck_assert_int_eq(store_file_open(&s, name, 0, FAR, &e), -EINVAL);
     ck_assert_ptr_nonnull(strstr(e.msg, name));
     unlink(name);
 }
@@ -937,7 +954,7 @@ START_TEST(a_writer_removes_the_incomplete_record_of_a_crashed_one)
                            "02000000 2f62 01000000 32");
     tear(_i);
     /* Who opens is a writer, too. */
-    ck_assert_int_eq(store_file_open(&s, path, 0, &e), 0);
+    ck_assert_int_eq(store_file_open(&s, path, 0, FAR, &e), 0);
     assert_value(store, "a", "1");
     assert_value(s, "b", "2");
     K->close(s);
@@ -950,7 +967,7 @@ static void write_on(void)
     static char bytes[1 << 20];
     struct store_impl *s;
 
-    must(store_file_open(&s, path, 0, &e) == 0);
+    must(store_file_open(&s, path, 0, FAR, &e) == 0);
     for (int i = 0; i < 64; i++) {
         char key[16];
 
@@ -1006,7 +1023,7 @@ START_TEST(a_file_that_is_no_store_is_refused_and_left_alone)
 
     put_file(strangers[_i].text, strangers[_i].len);
     before = read_file();
-    ck_assert_int_eq(store_file_open(&s, path, 1, &e), strangers[_i].rc);
+    ck_assert_int_eq(store_file_open(&s, path, 1, FAR, &e), strangers[_i].rc);
     ck_assert_ptr_nonnull(strstr(e.msg, path));
     ck_assert_ptr_nonnull(strstr(e.msg, "remove it"));
     assert_file_is(&before);
@@ -1058,7 +1075,7 @@ START_TEST(a_full_disk_is_an_error_and_leaves_no_part_of_a_record)
     assert_file_is(&before);
     assert_value(store, "a", "1");
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
-    ck_assert_int_eq(store_file_open(&s, path, 0, &e), 0);
+    ck_assert_int_eq(store_file_open(&s, path, 0, FAR, &e), 0);
     assert_value(s, "a", "1");
     set(store, "a", "2");
     assert_value(s, "a", "2");
@@ -1090,6 +1107,7 @@ static void add_cases(Suite *suite)
     tcase_add_test(
         t, what_nobody_sets_ends_in_a_timeout_that_names_key_and_file);
     tcase_add_test(t, a_lock_that_is_not_given_back_ends_in_a_timeout);
+    tcase_add_test(t, opening_and_closing_wait_no_longer_than_they_may);
     tcase_add_test(t, a_lock_is_held_during_an_operation_only);
     tcase_add_test(t, who_waits_gets_what_another_process_sets);
     tcase_add_test(t, changes_of_two_processes_are_not_lost);

@@ -24,6 +24,21 @@
 static struct store_impl *store;
 static struct err e;
 
+/* Stands in for libc's: what to do at the end of the time, before the mutex is
+ * there again. */
+static void (*at_the_last_moment)(void);
+
+int pthread_cond_timedwait(
+    pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *until)
+{
+    if (at_the_last_moment == NULL)
+        return pthread_cond_clockwait(cond, mutex, CLOCK_MONOTONIC, until);
+    pthread_mutex_unlock(mutex);
+    at_the_last_moment();
+    pthread_mutex_lock(mutex);
+    return ETIMEDOUT;
+}
+
 static void setup(void)
 {
     ck_assert_int_eq(store_hash_open(&store, &e), 0);
@@ -241,6 +256,30 @@ START_TEST(what_does_not_come_ends_in_a_timeout_that_names_it)
     ck_assert_int_eq(
         K->get(store, "q", &out, clock_deadline_ns(1), &e), -ETIMEDOUT);
     ck_assert_uint_eq(out.len, 0);
+}
+END_TEST
+
+static void bring_all(void)
+{
+    set("late", "x");
+    ck_assert_int_eq(K->queue_push(store, "q", text_bytes("y"), FAR, &e), 0);
+}
+
+START_TEST(what_comes_with_the_timeout_has_come)
+{
+    const char *key = "late";
+    struct buf out;
+
+    at_the_last_moment = bring_all;
+    buf_init(&out, 10);
+    ck_assert_int_eq(K->wait(store, &key, 1, FAR, &e), 0);
+    ck_assert_int_eq(K->delete_key(store, key, NULL, FAR, &e), 0);
+    ck_assert_int_eq(K->get(store, key, &out, FAR, &e), 0);
+    ck_assert_int_eq(K->queue_pop(store, "q", &out, FAR, &e), 0);
+    ck_assert_int_eq(K->queue_pop(store, "q", &out, FAR, &e), 0);
+    ck_assert_int_eq(K->queue_pop(store, "q", &out, FAR, &e), 0);
+    assert_bytes(store_bytes(buf_bytes(&out), out.len), "xyyy");
+    buf_fini(&out);
 }
 END_TEST
 
@@ -562,6 +601,7 @@ int main(void)
     tcase_add_test(t, keys_are_listed_and_counted_but_queues_are_not);
     tcase_add_test(t, queues_give_what_was_pushed_in_order);
     tcase_add_test(t, what_does_not_come_ends_in_a_timeout_that_names_it);
+    tcase_add_test(t, what_comes_with_the_timeout_has_come);
     tcase_add_test(t, a_deadline_that_is_never_over_is_allowed);
     tcase_add_test(t, a_value_over_the_limit_changes_nothing);
     tcase_add_loop_test(t, every_change_wakes_those_who_wait, 0, 5);

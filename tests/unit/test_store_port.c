@@ -775,6 +775,18 @@ START_TEST(port_out_of_range_is_an_error)
 }
 END_TEST
 
+/* The C library resolves it to the wildcard addresses of both families. */
+START_TEST(star_is_every_address)
+{
+    struct served s;
+
+    served_prepare(&s, "*", NULL, NULL);
+    served_run(&s);
+    close(raw_client(s.port));
+    served_stop(&s);
+}
+END_TEST
+
 START_TEST(localhost_is_served_on_all_its_addresses)
 {
     struct served s;
@@ -864,6 +876,7 @@ int main(void)
     tcase_add_test(tc, name_that_does_not_resolve_is_an_error);
     tcase_add_test(tc, port_out_of_range_is_an_error);
     tcase_add_test(tc, localhost_is_served_on_all_its_addresses);
+    tcase_add_test(tc, star_is_every_address);
     tcase_add_loop_test(tc, ipv6_is_served, 0, has_ipv6() ? 2 : 0);
     tcase_add_test(tc, destroy_takes_null);
     suite_add_tcase(suite, tc);

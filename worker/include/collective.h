@@ -171,6 +171,9 @@ typedef struct coll_group coll_group_t;
  * COLL_ERR_UNSUPPORTED (the server is too old) and COLL_ERR_MEMORY. After
  * COLL_ERR_STORE a TCP store is broken: every further call returns the same.
  *
+ * A set, append or queue_push that has returned is on its way: others may not
+ * see it yet. Once the same store has answered any later call, they do.
+ *
  * Values that a call returns are the caller's, to be released with free(); a
  * NUL, not counted in the length, follows the last byte. Outputs are set only
  * on success. Calls on one store from several threads are serialised, so a
@@ -194,8 +197,9 @@ typedef struct coll_store_options {
      * TCP and file: how many workers use it, the host included, 0 if that is
      * not known. With it, a TCP client checks in (a host that is PyTorch's
      * waits for that), and a host that closes waits until all have come and
-     * have closed, for at most the time-out; without it, closing the host ends
-     * the store for everybody. A file store removes the file at the last
+     * have closed, for at most the time-out, but not for clients that were
+     * opened without it; where it is 0, closing the host ends the store for
+     * everybody. A file store removes the file at the last
      * close.
      */
     int world_size;
@@ -266,8 +270,9 @@ COLL_API coll_status_t coll_store_get(
     coll_store_t *store, const char *key, void **value, size_t *len);
 
 /* Adds delta to the decimal number at key, where a missing key counts as 0;
- * *result (result may be NULL) is the sum. A value that is no number is an
- * error: a TCP server then closes the connection, and the store is broken. */
+ * *result (result may be NULL) is the sum. A value that does not begin
+ * with a number (what stands behind it is ignored) is an error: a TCP server
+ * then closes the connection, and the store is broken. */
 COLL_API coll_status_t coll_store_add(
     coll_store_t *store, const char *key, int64_t delta, int64_t *result);
 
@@ -296,7 +301,7 @@ COLL_API coll_status_t coll_store_delete(
  * its own. */
 COLL_API coll_status_t coll_store_num_keys(coll_store_t *store, int64_t *count);
 
-/* Extends the value of key, or creates it. */
+/* Extends the value of key, or creates it. A TCP store does not answer. */
 COLL_API coll_status_t coll_store_append(
     coll_store_t *store, const char *key, const void *value, size_t len);
 

@@ -1,0 +1,45 @@
+/* The limit of open files: see coll_fds.h. */
+#include "coll_fds.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "backend.h"
+
+/* Beside a socket and a pidfd per rank: the segment, listeners, epoll sets, the
+ * connection to the store, and some that are no rank's. */
+#define SPARE_FDS 16
+
+static int count_open_fds(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int count = 0;
+
+    if (dir == NULL)
+        return 64; /* most programs have fewer */
+    while (readdir(dir) != NULL)
+        count++;
+    closedir(dir);
+    return count - 3; /* ".", ".." and dir */
+}
+
+coll_status_t coll_fds_reserve(int ranks, int clients)
+{
+    rlim_t need = (rlim_t)(count_open_fds() + 2 * ranks + clients + SPARE_FDS);
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= need)
+        return COLL_OK;
+    limit.rlim_cur = limit.rlim_max < need ? limit.rlim_max : need;
+    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return coll_fail(COLL_ERR_SYSTEM,
+            "coll_init: raise the limit of open files: %s", strerror(errno));
+    if (limit.rlim_max >= need)
+        return COLL_OK;
+    return coll_fail(COLL_ERR_SYSTEM,
+        "coll_init: %d ranks need %llu open files per process, the limit is "
+        "%llu; raise it (ulimit -Hn)",
+        ranks, (unsigned long long)need, (unsigned long long)limit.rlim_max);
+}
