@@ -162,17 +162,26 @@ fail:
 
 /* --- Operations --------------------------------------------------------- */
 
-static int hash_set(struct store_impl *s, const char *key,
-    struct store_bytes value, uint64_t deadline_ns, struct err *e)
+/* change: store_keys_set() or its like. */
+static int put(struct store_impl *s, const char *key, struct store_bytes value,
+    int (*change)(struct store_keys *keys, struct store_bytes key,
+        struct store_bytes value),
+    struct err *e)
 {
     int rc = refuse_value(s, value, e);
 
-    (void)deadline_ns;
     if (rc < 0)
         return rc;
     pthread_mutex_lock(&s->mutex);
-    rc = store_keys_set(&s->keys, bytes_of(key), value);
+    rc = change(&s->keys, bytes_of(key), value);
     return end_change(s, rc, key, e);
+}
+
+static int hash_set(struct store_impl *s, const char *key,
+    struct store_bytes value, uint64_t deadline_ns, struct err *e)
+{
+    (void)deadline_ns;
+    return put(s, key, value, store_keys_set, e);
 }
 
 static int hash_append(struct store_impl *s, const char *key,
@@ -342,14 +351,8 @@ static int hash_multi_set(struct store_impl *s, const char *const *keys,
 static int hash_queue_push(struct store_impl *s, const char *key,
     struct store_bytes value, uint64_t deadline_ns, struct err *e)
 {
-    int rc = refuse_value(s, value, e);
-
     (void)deadline_ns;
-    if (rc < 0)
-        return rc;
-    pthread_mutex_lock(&s->mutex);
-    rc = store_keys_push(&s->keys, bytes_of(key), value);
-    return end_change(s, rc, key, e);
+    return put(s, key, value, store_keys_push, e);
 }
 
 static int hash_queue_pop(struct store_impl *s, const char *key,
