@@ -4,7 +4,8 @@
  * away when it has none of them.
  *
  * Memory: what is allocated here is charged to the key space's budget first,
- * and given back when it is freed.
+ * and given back when it is freed; but for notes of changes, which last for
+ * one request only.
  */
 #include "rendezvous/store_keys.h"
 

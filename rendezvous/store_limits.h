@@ -1,6 +1,7 @@
 /*
  * What one store, and one client of it, may take. Exceeding a limit ends the
- * client that did, with a line in the log, and nobody else.
+ * client that did, with a line in the log, and nobody else; of requests and
+ * replies that are too many together, the client that has most of them.
  */
 #ifndef CRUN_RENDEZVOUS_STORE_LIMITS_H
 #define CRUN_RENDEZVOUS_STORE_LIMITS_H

@@ -18,7 +18,9 @@ ip link set lo up && echo 128 >/proc/sys/net/core/somaxconn || exit 9
 "$1" --listen 127.0.0.1:0 --ready-fd 9 9>ready >/dev/null \
     2>crund.err &
 crund=$!
-while [ ! -s ready ]; do sleep 0.02; done
+i=0
+while [ ! -s ready ] && [ $((i += 1)) -le 500 ]; do sleep 0.02; done
+[ -s ready ] || exit 7
 port=$(cut -d: -f2 <ready)
 ss -ltn "sport = :$port" 2>/dev/null | awk 'NR == 2 { print $3 }' >backlog
 timeout -k 5 200 "$2" 127.0.0.1 "$port" "$3"
