@@ -62,6 +62,7 @@ struct kind {
     coll_store_t *client;
     coll_store_t *inner;
     coll_store_t *s; /* the store to be used */
+    char folder[32]; /* of the file, "" if there is none */
     char path[64];
 };
 
@@ -73,8 +74,9 @@ static void open_kind(struct kind *k, int name)
 
     memset(k, 0, sizeof(*k));
     if (name == FILE_STORE) {
-        snprintf(k->path, sizeof(k->path), "/tmp/coll_store.%d.%d", getpid(),
-            rand());
+        strcpy(k->folder, "/tmp/coll_store.XXXXXX");
+        ck_assert_ptr_nonnull(mkdtemp(k->folder));
+        snprintf(k->path, sizeof(k->path), "%s/store", k->folder);
         options.world_size = 1; /* so that the file goes away */
         OK(coll_store_file(&k->base, k->path, &options));
     } else if (name == HASH) {
@@ -103,8 +105,8 @@ static void close_kind(struct kind *k)
     coll_store_close(k->inner);
     coll_store_close(k->client);
     coll_store_close(k->base);
-    if (k->path[0] != '\0')
-        ck_assert(access(k->path, F_OK) < 0 && errno == ENOENT);
+    if (k->folder[0] != '\0')
+        ck_assert_msg(rmdir(k->folder) == 0, "%s is left", k->path);
 }
 
 START_TEST(set_get_and_delete)
