@@ -36,6 +36,13 @@ pkg = $(or $(shell $(PKG_CONFIG) --$(1) $(2) && echo ' '),$(error $(2) is \
 	not found by $(PKG_CONFIG): run scripts/setup))
 UV_CFLAGS = $(call pkg,cflags,libuv)
 UV_LIBS = $(call pkg,libs,libuv)
+YAML_CFLAGS = $(call pkg,cflags,yaml-0.1)
+YAML_LIBS = $(call pkg,libs,yaml-0.1)
+JSON_CFLAGS = $(call pkg,cflags,jansson)
+JSON_LIBS = $(call pkg,libs,jansson)
+# The agent's and the command line's; libcollective needs none.
+CRUN_CFLAGS = $(UV_CFLAGS) $(YAML_CFLAGS) $(JSON_CFLAGS)
+CRUN_LIBS = $(UV_LIBS) $(YAML_LIBS) $(JSON_LIBS) -ldl
 CHECK_LIBS = $(call pkg,libs,check)
 
 ALL_CPPFLAGS = -D_GNU_SOURCE -I. -Iworker/include \
@@ -110,7 +117,7 @@ $(BUILD)/obj/%.o: %.c Makefile VERSION $(FLAGS_FILE)
 
 $(call obj,$(filter %_uv.c,$(RDZV_SRCS)) $(AGENT_SRCS) $(CMD_SRCS) \
 	$(PROGRAM_SRCS) $(UNIT_SRCS)): \
-	private EXTRA_CPPFLAGS = $(UV_CFLAGS)
+	private EXTRA_CPPFLAGS = $(CRUN_CFLAGS)
 # Reduction loops are written for the vectoriser.
 $(call obj,worker/coll_reduce.c): private FLAGS_release := -O3
 
@@ -138,11 +145,11 @@ $(LIB_SO): $(call obj,$(WORKER_SRCS) $(RDZV_WORKER_SRCS) $(BASE_SRCS))
 $(BUILD)/crun: $(call obj,cmd/crun.c $(CMD_SRCS) $(AGENT_SRCS) $(RDZV_SRCS) \
 	$(BASE_SRCS))
 	$(call say,LD,$@)
-	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(UV_LIBS) -ldl
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(CRUN_LIBS)
 
 # A host of stores needs neither the agent nor libuv.
-$(BUILD)/crund: $(call obj,cmd/crund.c $(CMD_SRCS) $(RDZV_WORKER_SRCS) \
-	$(BASE_SRCS))
+$(BUILD)/crund: $(call obj,cmd/crund.c cmd/option_table.c cmd/standard_fds.c \
+	$(RDZV_WORKER_SRCS) $(BASE_SRCS))
 	$(call say,LD,$@)
 	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS)
 
@@ -161,7 +168,7 @@ INTERNAL_OBJS = $(call obj,$(AGENT_SRCS) $(RDZV_SRCS) $(BASE_SRCS) \
 $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $(INTERNAL_OBJS)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(CHECK_LIBS) $(UV_LIBS) -ldl -lm
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(CHECK_LIBS) $(CRUN_LIBS) -lm
 
 # Helpers are the programs that e2e tests run as workers.
 $(BUILD)/helpers/%: tests/e2e/helpers/%.c $(LIB_A) worker/include/collective.h
@@ -175,7 +182,7 @@ $(BUILD)/helpers/%: tests/e2e/helpers/%.c $(LIB_A) worker/include/collective.h
 $(BUILD)/interop/%: $(BUILD)/obj/tests/interop/%.o $(INTERNAL_OBJS)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(UV_LIBS) -ldl -lm
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(CRUN_LIBS) -lm
 
 $(BUILD)/fakes/%.so: tests/fakes/%.c
 	$(call say,CC,$<)

@@ -9,62 +9,81 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <uv.h>
 
+#include "agent/binding.h"
+#include "agent/channel.h"
 #include "agent/children.h"
-#include "agent/console.h"
+#include "agent/devices.h"
 #include "agent/front.h"
 #include "agent/lifecycle.h"
+#include "agent/meeting.h"
+#include "agent/output.h"
 #include "agent/report.h"
+#include "agent/restarts.h"
 #include "agent/signal_names.h"
 #include "agent/spawn.h"
 #include "agent/worker_vars.h"
+#include "rendezvous/base/buf.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/err.h"
 #include "rendezvous/base/log.h"
 #include "rendezvous/base/text.h"
-#include "rendezvous/poller_uv.h"
-#include "rendezvous/store_port.h"
-#include "rendezvous/store_server.h"
+#include "rendezvous/worker_env.h"
 
 #define HOST_MAX 256
+#define LAST_CALL_MAX 256
 #define GROUP_CHECK_MS 100
 #define REPORT_MAX (4 * 1024 * 1024)
 
-extern char **environ;
+/* Pipes, files, a pidfd, a recorder and connections for each worker, and what
+ * the agent opens now and then. */
+#define FDS_OF_WORKER 8
+#define FDS_OF_AGENT 64
 
-/* What the loop holds for a worker. */
+/* What is held for a worker of the present round. */
 struct agent_worker {
     struct agent *agent;
     int local_rank;
     /* Readable when the process ends. The loop tells of several in the order
-     * of their ends, which waitid does not. -1: not there (before Linux 5.3),
-     * or closed. */
+     * of their ends, which waitid does not. NULL: not there (before Linux
+     * 5.3), or closed. */
+    uv_poll_t *pidfd_poll; /* freed by its close callback */
     int pidfd;
-    uv_poll_t pidfd_poll;
+    char *error_file; /* owned */
+    char *collateral; /* owned; why a call failed, in its words */
 };
 
 struct agent {
     const struct job *job;
     uv_loop_t loop;
-    struct lifecycle life;
+    struct lifecycle life; /* of the present round */
+    struct restarts restarts;
+    enum restarts_verdict verdict;
+    int round; /* as many as have begun, less one */
+    uint64_t round_ns; /* when the present one began */
     struct agent_worker *workers; /* owned, [job->nproc] */
-    struct poller *poller; /* of the store, a guest in the loop */
-    struct poller_uv poller_uv;
-    struct store_server *store;
-    struct store_port *port;
-    int port_number;
-    struct console *console;
+    struct meeting meeting;
+    struct channel *channel;
+    struct output *output;
     uv_poll_t front_poll;
     uv_signal_t child_signal;
     uv_timer_t timer;
     uv_timer_t tell_timer;
     uv_timer_t group_timer;
+    uv_timer_t restart_timer;
     char run_id[33];
+    char host[HOST_MAX];
+    const char *omp_num_threads; /* NULL: as inherited */
+    char omp_text[16];
+    int64_t oom_kills; /* counted when crun began */
+    int exit_code;
+    bool is_starting; /* workers of the round are being started */
+    bool is_round_due; /* the next one is to be begun, outside the loop */
     bool has_told_failure;
     bool has_told_proc;
     bool is_finishing; /* the last output is being written */
@@ -72,6 +91,8 @@ struct agent {
 };
 
 static void settle(struct agent *a);
+static void end_round(struct agent *a);
+static void on_restart_timer(uv_timer_t *timer);
 
 /* --- Actions ------------------------------------------------------------ */
 
@@ -90,6 +111,19 @@ static void signal_children(struct agent *a, int sig)
         strerror(-n));
 }
 
+/* The rank that failed first, to every worker that is attached. */
+static void tell_workers(struct agent *a)
+{
+    int failed = a->life.first_failure;
+    char how[256];
+
+    report_outcome(&a->life.workers[failed], how, sizeof(how));
+    channel_tell_failure(a->channel, &(struct channel_failure){.rank = failed,
+                                         .local_rank = failed,
+                                         .host = a->host,
+                                         .cause = how});
+}
+
 static void carry_out(struct agent *a, const struct lc_action *act)
 {
     uint64_t now;
@@ -98,6 +132,9 @@ static void carry_out(struct agent *a, const struct lc_action *act)
     case LC_ACT_SIGNAL:
         /* Its leader is not reaped, so the group's number is still its. */
         kill(-a->life.workers[act->worker].pid, act->signal);
+        break;
+    case LC_ACT_TELL:
+        tell_workers(a);
         break;
     case LC_ACT_CHILDREN:
         signal_children(a, act->signal);
@@ -135,18 +172,80 @@ static void post(struct agent *a, struct lc_event ev)
 
 /* --- Ending ------------------------------------------------------------- */
 
-static void print_report(const struct agent *a)
+static int64_t clock_offset_ns(void)
 {
-    char host[HOST_MAX] = "?";
-    struct buf text;
+    struct timespec now;
 
-    gethostname(host, sizeof(host) - 1);
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * (int64_t)CLOCK_NS_PER_S + now.tv_nsec -
+           (int64_t)clock_now_ns();
+}
+
+static const char *run_id(const struct agent *a)
+{
+    return a->job->run_id != NULL ? a->job->run_id : a->run_id;
+}
+
+/* Reports the end on stderr, in the file that --report names, and to whoever
+ * started crun as a worker. */
+static void write_reports(struct agent *a, const struct report_input *in)
+{
+    const char *parent = a->job->parent_error_file;
+    struct buf text;
+    struct err e;
+
     buf_init(&text, REPORT_MAX);
-    if (report_write(&a->life, a->job->program.title, host, 0, &text) < 0)
-        log_error("agent", "out of memory: no report");
+    if (report_write(in, &text) < 0)
+        log_error("agent", "out of memory: the report is not whole");
     if (text.len > 0)
-        console_say(a->console, buf_bytes(&text), text.len);
+        output_say(a->output, buf_bytes(&text), text.len);
     buf_fini(&text);
+    if (a->job->report_path != NULL &&
+        report_write_json(in, a->job->report_path, &e) < 0)
+        log_error("agent", "%s", e.msg);
+    if (parent != NULL && parent[0] != '\0' &&
+        report_copy_error(in, parent, &e) < 0)
+        log_error("agent", "%s", e.msg);
+}
+
+/* Gathers what is known of the last round. */
+static void report_end(struct agent *a)
+{
+    size_t nproc = (size_t)a->job->nproc;
+    struct report_worker *workers = calloc(nproc, sizeof(*workers));
+    char *last_calls = calloc(nproc, LAST_CALL_MAX);
+    int64_t oom_kills = report_count_oom_kills();
+    struct report_input in = {.life = &a->life,
+        .restarts = &a->restarts,
+        .workers = workers,
+        .verdict = a->verdict,
+        .title = a->job->program.title,
+        .program = a->job->program.path,
+        .host = a->host,
+        .run_id = run_id(a),
+        .log_folder = output_folder(a->output),
+        .exit_code = a->exit_code,
+        .oom_kills =
+            oom_kills < 0 || a->oom_kills < 0 ? -1 : oom_kills - a->oom_kills,
+        .clock_offset_ns = clock_offset_ns()};
+
+    for (int i = 0; workers != NULL && last_calls != NULL && i < a->job->nproc;
+         i++) {
+        char *last_call = &last_calls[(size_t)i * LAST_CALL_MAX];
+
+        workers[i] =
+            (struct report_worker){.error_file = a->workers[i].error_file,
+                .stderr_file = output_stderr_path(a->output, i),
+                .collateral = a->workers[i].collateral};
+        if (channel_last_call(a->channel, i, last_call, LAST_CALL_MAX))
+            workers[i].last_call = last_call;
+    }
+    if (workers != NULL && last_calls != NULL)
+        write_reports(a, &in);
+    else
+        log_error("agent", "out of memory: there is no report");
+    free(last_calls);
+    free(workers);
 }
 
 /* uv_stop() ends one uv_run(), and there are several while workers are being
@@ -159,9 +258,7 @@ static void end_loop(struct agent *a)
 
 static void on_output_written(void *arg)
 {
-    struct agent *a = arg;
-
-    end_loop(a);
+    end_loop(arg);
 }
 
 static void on_output_timeout(uv_timer_t *timer)
@@ -179,14 +276,16 @@ static void finish(struct agent *a)
     if (a->is_finishing)
         return;
     a->is_finishing = true;
+    a->exit_code = a->job->is_exit_cause ? lifecycle_cause_code(&a->life)
+                                         : lifecycle_exit_code(&a->life);
     if (a->life.is_parent_lost) {
         end_loop(a);
         return;
     }
-    print_report(a);
+    report_end(a);
     if (a->life.stop_signal != 0)
         uv_timer_start(&a->timer, on_output_timeout, a->job->grace_ms, 0);
-    console_finish(a->console, on_output_written, a);
+    output_finish(a->output, on_output_written, a);
 }
 
 /* --- Events ------------------------------------------------------------- */
@@ -225,13 +324,19 @@ static void tell_failure(struct agent *a)
     uv_timer_start(&a->tell_timer, on_tell_timer, LC_SETTLE_MS, 0);
 }
 
+static void free_poll(uv_handle_t *handle)
+{
+    free(handle);
+}
+
 static void close_pidfd(struct agent_worker *w)
 {
-    if (w->pidfd < 0)
+    if (w->pidfd_poll == NULL)
         return;
-    uv_poll_stop(&w->pidfd_poll);
+    uv_poll_stop(w->pidfd_poll);
+    uv_close((uv_handle_t *)w->pidfd_poll, free_poll);
+    w->pidfd_poll = NULL;
     close(w->pidfd);
-    w->pidfd = -1;
 }
 
 /* A worker has ended and is still a zombie, which keeps its number. */
@@ -263,6 +368,34 @@ static void check_groups(struct agent *a)
 static void on_group_timer(uv_timer_t *timer)
 {
     settle(timer->data);
+}
+
+/* Nothing is left of the round. */
+static void end_round(struct agent *a)
+{
+    uint64_t delay_ms = 0;
+    char how[256];
+    int rank;
+
+    if (a->is_finishing || uv_is_active((uv_handle_t *)&a->restart_timer))
+        return;
+    uv_timer_stop(&a->tell_timer);
+    meeting_end_round(&a->meeting);
+    a->verdict = restarts_decide(
+        &a->restarts, &a->life, clock_now_ns() - a->round_ns, &delay_ms);
+    if (a->verdict != RESTARTS_AGAIN) {
+        finish(a);
+        return;
+    }
+    rank = a->life.first_failure;
+    report_outcome(&a->life.workers[rank], how, sizeof(how));
+    log_warn("agent",
+        "rank %d (local rank %d, pid %d) failed: %s; restart %d of %d in "
+        "%.3f s",
+        rank, rank, (int)a->life.workers[rank].pid, how, a->restarts.count,
+        a->job->max_restarts, (double)delay_ms / 1000.0);
+    uv_update_time(&a->loop);
+    uv_timer_start(&a->restart_timer, on_restart_timer, delay_ms, 0);
 }
 
 /* A group may become empty by the death of a process that is not our child,
@@ -298,8 +431,8 @@ static void settle(struct agent *a)
                 .kind = rc < 0 ? LC_EV_CHILDREN_GONE : LC_EV_CHILDREN_LEFT});
     tell_failure(a);
     watch_groups(a);
-    if (a->life.state == LC_DONE)
-        finish(a);
+    if (a->life.state == LC_DONE && !a->is_starting)
+        end_round(a);
 }
 
 /* libuv calls this after the descriptors of the same turn, so pidfds have
@@ -334,6 +467,23 @@ static void on_timer(uv_timer_t *timer)
     settle(a);
 }
 
+/* There is nobody to be stopped, only a round that will not begin. */
+static void stop_waiting(struct agent *a)
+{
+    if (!uv_is_active((uv_handle_t *)&a->restart_timer))
+        return;
+    uv_timer_stop(&a->restart_timer);
+    a->verdict = RESTARTS_END;
+    finish(a);
+}
+
+static void pass_signal(struct agent *a, int sig)
+{
+    for (int i = 0; i < a->life.nworkers; i++)
+        if (a->life.workers[i].state == LC_WORKER_RUNNING)
+            kill(-a->life.workers[i].pid, sig);
+}
+
 static void on_stop_signal(struct agent *a, int sig)
 {
     bool was_running = a->life.state == LC_RUNNING;
@@ -344,9 +494,10 @@ static void on_stop_signal(struct agent *a, int sig)
             signal_name(sig), a->life.nrunning);
     if (a->is_finishing)
         end_loop(a); /* nobody reads our output: give up on it */
+    stop_waiting(a);
 }
 
-/* A byte is a stop signal that the front was sent, the end its death. */
+/* A byte is a signal that the front was sent, the end its death. */
 static void on_front(uv_poll_t *handle, int status, int events)
 {
     struct agent *a = handle->data;
@@ -359,56 +510,129 @@ static void on_front(uv_poll_t *handle, int status, int events)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     for (ssize_t i = 0; i < n; i++)
-        on_stop_signal(a, sigs[i]);
+        if (sigismember(&a->job->inherited.pass, sigs[i]) == 1)
+            pass_signal(a, sigs[i]);
+        else
+            on_stop_signal(a, sigs[i]);
     if (n <= 0) {
         uv_poll_stop(handle);
         post(a, (struct lc_event){.kind = LC_EV_PARENT_LOST});
         if (a->is_finishing)
             end_loop(a);
+        stop_waiting(a);
     }
     settle(a);
 }
 
+/* --- The agent channel -------------------------------------------------- */
+
+static void on_attached(void *arg, int local_rank)
+{
+    post(arg, (struct lc_event){.kind = LC_EV_ATTACHED, .worker = local_rank});
+}
+
+static void on_collateral(void *arg, int local_rank, const char *why)
+{
+    struct agent *a = arg;
+    struct agent_worker *w = &a->workers[local_rank];
+
+    post(a, (struct lc_event){.kind = LC_EV_COLLATERAL, .worker = local_rank});
+    if (w->collateral == NULL)
+        w->collateral = strdup(why); /* the first; without memory none */
+}
+
 /* --- Starting ----------------------------------------------------------- */
 
-static int start_worker(struct agent *a, int local_rank)
+/* What becomes of OMP_NUM_THREADS; decided once. */
+static void choose_omp(struct agent *a)
 {
     const struct job *job = a->job;
-    struct worker_vars vars = {.rank = local_rank,
-        .local_rank = local_rank,
-        .world_size = job->nproc,
-        .local_world_size = job->nproc,
-        .group_world_size = 1,
-        .role = "default",
-        .master_addr = job->master_addr,
-        .master_port = a->port_number,
-        .run_id = job->run_id != NULL ? job->run_id : a->run_id};
+
+    if (job->omp == JOB_OMP_UNSET ||
+        worker_vars_find(job->env, ENV_OMP_NUM_THREADS) != NULL)
+        return;
+    if (job->omp == JOB_OMP_NUMBER) {
+        snprintf(a->omp_text, sizeof(a->omp_text), "%d", job->omp_threads);
+        a->omp_num_threads = a->omp_text;
+    } else if (job->nproc > 1) {
+        a->omp_num_threads = "1";
+        log_warn("agent",
+            "OMP_NUM_THREADS is unset: set to 1 for each of the %d workers, so "
+            "that they do not overload this machine; set it to what suits the "
+            "program, or see --omp_num_threads",
+            job->nproc);
+    }
+}
+
+/* Executes the program with what the worker is given. */
+static int spawn(const struct agent *a, int local_rank,
+    const struct worker_vars *vars, const struct output_worker *w)
+{
+    const struct job *job = a->job;
     struct spawn s = {.path = job->program.path,
-        .argv = job->program.argv,
-        .out_fd = -1,
-        .err_fd = -1,
+        .out_fd = w->out_fd,
+        .err_fd = w->err_fd,
         .mask = job->inherited.mask,
         .reset = job->inherited.reset,
         .nofile = job->inherited.nofile};
-    int out_err[2] = {-1, -1};
-    char **envp;
-    int rc;
+    char **argv = program_argv(&job->program, local_rank);
+    char **envp = worker_vars_build(vars, job->env);
+    int rc = -ENOMEM;
 
-    envp = worker_vars_build(&vars, environ);
-    if (envp == NULL)
-        return -ENOMEM;
-    rc = console_open_streams(a->console, out_err);
-    if (rc == 0) {
+    if (job->binding != NULL)
+        s.cpus = binding_cpus(job->binding, local_rank, &s.cpus_size);
+    if (argv != NULL && envp != NULL) {
+        s.argv = argv;
         s.envp = envp;
-        s.out_fd = out_err[0];
-        s.err_fd = out_err[1];
         rc = spawn_worker(&s);
     }
-    if (out_err[0] >= 0)
-        close(out_err[0]);
-    if (out_err[1] >= 0 && out_err[1] != out_err[0])
-        close(out_err[1]);
+    free(argv);
     free(envp);
+    return rc;
+}
+
+/* Returns the worker's pid or a negative errno. */
+static int start_worker(struct agent *a, int local_rank)
+{
+    const struct job *job = a->job;
+    struct output_worker w = {.out_fd = -1, .err_fd = -1};
+    struct worker_vars vars = {.rank = local_rank,
+        .local_rank = job->is_virtual_local_rank ? 0 : local_rank,
+        .world_size = job->nproc,
+        .local_world_size = job->nproc,
+        .group_world_size = 1,
+        .restart_count = a->restarts.count,
+        .max_restarts = job->max_restarts,
+        .role = job->role,
+        .master_addr = job->master_addr,
+        .master_port = a->meeting.port,
+        .run_id = run_id(a),
+        .has_agent_store = job->has_agent_store,
+        .signals_text = job->signals_text,
+        .omp_num_threads = a->omp_num_threads,
+        .agent = channel_name(a->channel)};
+    char *devices = NULL;
+    struct err e = {0};
+    int rc;
+
+    rc = output_open_worker(a->output, local_rank, &w, &e);
+    if (rc == 0 && job->is_virtual_local_rank)
+        rc = devices_visible(
+            worker_vars_find(job->env, ENV_CUDA_VISIBLE_DEVICES), local_rank,
+            &devices, &e);
+    if (rc < 0) {
+        log_error("agent", "local rank %d: %s", local_rank, e.msg);
+    } else {
+        a->workers[local_rank].error_file = strdup(w.error_file);
+        vars.error_file = w.error_file;
+        vars.visible_devices = devices;
+        rc = spawn(a, local_rank, &vars, &w);
+    }
+    if (w.out_fd >= 0)
+        close(w.out_fd);
+    if (w.err_fd >= 0 && w.err_fd != w.out_fd)
+        close(w.err_fd);
+    free(devices);
     return rc;
 }
 
@@ -416,19 +640,24 @@ static int start_worker(struct agent *a, int local_rank)
 static void watch_worker(struct agent *a, int local_rank, pid_t pid)
 {
     struct agent_worker *w = &a->workers[local_rank];
+    int fd = -1;
 
 #ifdef SYS_pidfd_open
-    w->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    fd = (int)syscall(SYS_pidfd_open, pid, 0);
 #endif
-    if (w->pidfd < 0)
+    if (fd < 0)
         return;
-    if (uv_poll_init(&a->loop, &w->pidfd_poll, w->pidfd) < 0) {
-        close(w->pidfd);
-        w->pidfd = -1;
+    w->pidfd_poll = malloc(sizeof(*w->pidfd_poll));
+    if (w->pidfd_poll == NULL ||
+        uv_poll_init(&a->loop, w->pidfd_poll, fd) < 0) {
+        free(w->pidfd_poll);
+        w->pidfd_poll = NULL;
+        close(fd);
         return;
     }
-    w->pidfd_poll.data = w;
-    uv_poll_start(&w->pidfd_poll, UV_READABLE, on_pidfd);
+    w->pidfd = fd;
+    w->pidfd_poll->data = w;
+    uv_poll_start(w->pidfd_poll, UV_READABLE, on_pidfd);
 }
 
 /* The loop has a turn after each start: workers that end at once are told in
@@ -436,6 +665,7 @@ static void watch_worker(struct agent *a, int local_rank, pid_t pid)
  * not wait. */
 static void start_workers(struct agent *a)
 {
+    a->is_starting = true;
     for (int i = 0; i < a->job->nproc && a->life.state == LC_RUNNING; i++) {
         int rc = start_worker(a, i);
 
@@ -449,72 +679,66 @@ static void start_workers(struct agent *a)
         watch_worker(a, i, rc);
         uv_run(&a->loop, UV_RUN_NOWAIT);
     }
+    a->is_starting = false;
     settle(a);
 }
 
-/* Pipes and a pidfd for each worker, and what the agent opens now and then. */
-#define FDS_OF_WORKER 4
-#define FDS_OF_AGENT 64
-
-/* Whoever connects to the store must not take the descriptors that the agent
- * needs; but the workers need some there, too. */
-static size_t max_connections(int nproc)
+static void forget_workers(struct agent *a)
 {
-    size_t own = FDS_OF_AGENT + FDS_OF_WORKER * (size_t)nproc;
-    size_t least = 16 + 2 * (size_t)nproc;
-    struct rlimit limit;
+    for (int i = 0; a->workers != NULL && i < a->job->nproc; i++) {
+        struct agent_worker *w = &a->workers[i];
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur < own + least)
-        return least;
-    return limit.rlim_cur - own < STORE_LIMITS_DEFAULT.clients
-               ? limit.rlim_cur - own
-               : STORE_LIMITS_DEFAULT.clients;
-}
-
-/* The agent of a crun that was killed ends a moment after it, and its port is
- * free only then. */
-#define PORT_PATIENCE_MS 1000
-#define PORT_PAUSE_MS 20
-
-static int open_port(struct agent *a, struct err *e)
-{
-    const struct timespec pause = {0, PORT_PAUSE_MS * 1000000};
-    const struct store_port_options options = {
-        .max_connections = max_connections(a->job->nproc)};
-    uint64_t until_ns = clock_deadline_ns(PORT_PATIENCE_MS);
-    int rc;
-
-    for (;;) {
-        rc = store_port_create(&a->port, a->poller, a->job->master_addr,
-            a->job->master_port, &options, &a->port_number, e);
-        if (rc != -EADDRINUSE || clock_left_ms(until_ns) == 0)
-            return rc;
-        nanosleep(&pause, NULL);
+        close_pidfd(w);
+        free(w->error_file);
+        free(w->collateral);
+        w->error_file = w->collateral = NULL;
     }
 }
 
-static int open_store(struct agent *a, struct err *e)
+/* Everything that a round has for itself: a store, folders, recorders. */
+static int prepare_round(struct agent *a, struct err *e)
 {
-    int rc = poller_create(&a->poller);
+    int rc;
 
-    if (rc == 0)
-        rc = poller_uv_start(&a->poller_uv, &a->loop, a->poller);
-    if (rc == 0)
-        rc = store_server_create(&a->store, a->poller, NULL);
+    forget_workers(a);
+    a->has_told_failure = false;
+    a->round_ns = clock_now_ns();
+    rc = lifecycle_init(&a->life, a->job->nproc, a->job->grace_ms,
+        a->job->failure_grace_ms, a->round_ns);
     if (rc < 0)
-        return err_set(e, rc, "cannot create the store: %s", strerror(-rc));
-    rc = open_port(a, e);
+        return err_set(e, rc, "a round: %s", strerror(-rc));
+    rc = output_begin_attempt(a->output, a->restarts.count, a->round, e);
     if (rc == 0)
-        store_port_set_store(a->port, a->store);
+        rc = meeting_begin_round(&a->meeting, e);
+    if (rc == 0)
+        channel_begin_round(a->channel, a->round, 0);
     return rc;
 }
 
-static void close_store(struct agent *a)
+/* The loop has turns while workers are started, so not from within it. */
+static void on_restart_timer(uv_timer_t *timer)
 {
-    store_port_destroy(a->port);
-    store_server_destroy(a->store);
-    poller_uv_close(&a->poller_uv, NULL);
-    poller_destroy(a->poller);
+    struct agent *a = timer->data;
+
+    a->is_round_due = true;
+    uv_stop(&a->loop);
+}
+
+static void begin_next_round(struct agent *a)
+{
+    struct err e;
+
+    a->is_round_due = false;
+    lifecycle_fini(&a->life);
+    a->round++;
+    if (prepare_round(a, &e) < 0) {
+        log_error(
+            "agent", "cannot begin restart %d: %s", a->restarts.count, e.msg);
+        a->exit_code = 1;
+        end_loop(a);
+        return;
+    }
+    start_workers(a);
 }
 
 static int watch_events(struct agent *a)
@@ -539,9 +763,9 @@ static int watch_events(struct agent *a)
 }
 
 /* So that crun's own lines neither block nor cut a worker's line in two. */
-static void log_to_console(const char *line, size_t len, void *console)
+static void log_to_output(const char *line, size_t len, void *output)
 {
-    console_say(console, line, len);
+    output_say(output, line, len);
 }
 
 static void close_if_open(uv_handle_t *handle)
@@ -553,17 +777,16 @@ static void close_if_open(uv_handle_t *handle)
 static void close_all(struct agent *a)
 {
     log_set_writer(NULL, NULL);
-    close_store(a);
-    console_destroy(a->console);
-    for (int i = 0; a->workers != NULL && i < a->job->nproc; i++) {
-        close_pidfd(&a->workers[i]);
-        close_if_open((uv_handle_t *)&a->workers[i].pidfd_poll);
-    }
+    meeting_close(&a->meeting);
+    channel_destroy(a->channel);
+    output_destroy(a->output);
+    forget_workers(a);
     close_if_open((uv_handle_t *)&a->front_poll);
     close_if_open((uv_handle_t *)&a->child_signal);
     close_if_open((uv_handle_t *)&a->timer);
     close_if_open((uv_handle_t *)&a->tell_timer);
     close_if_open((uv_handle_t *)&a->group_timer);
+    close_if_open((uv_handle_t *)&a->restart_timer);
     /* Only close callbacks are left; a stop may be pending from before. */
     while (uv_run(&a->loop, UV_RUN_DEFAULT) != 0)
         ;
@@ -572,54 +795,70 @@ static void close_all(struct agent *a)
     lifecycle_fini(&a->life);
 }
 
-static int set_up(struct agent *a, struct err *e)
+/* What needs the loop and nothing else; cannot fail but for memory. */
+static int set_up_loop(struct agent *a)
 {
-    struct worker_vars vars = {.local_world_size = a->job->nproc};
-    int rc;
+    uv_timer_t *const timers[] = {
+        &a->timer, &a->tell_timer, &a->group_timer, &a->restart_timer};
+    int rc = text_random_hex(a->run_id);
 
     a->workers = calloc((size_t)a->job->nproc, sizeof(*a->workers));
-    rc = a->workers == NULL ? -ENOMEM : 0;
-    for (int i = 0; rc == 0 && i < a->job->nproc; i++)
-        a->workers[i] =
-            (struct agent_worker){.agent = a, .local_rank = i, .pidfd = -1};
-    if (rc == 0)
-        rc = lifecycle_init(
-            &a->life, a->job->nproc, a->job->grace_ms, clock_now_ns());
-    if (rc == 0)
-        rc = text_random_hex(a->run_id);
-    if (rc == 0)
-        rc = uv_timer_init(&a->loop, &a->timer);
+    if (a->workers == NULL)
+        return -ENOMEM;
+    for (int i = 0; i < a->job->nproc; i++)
+        a->workers[i] = (struct agent_worker){.agent = a, .local_rank = i};
+    for (size_t i = 0; i < sizeof(timers) / sizeof(timers[0]); i++) {
+        uv_timer_init(&a->loop, timers[i]);
+        timers[i]->data = a;
+    }
+    return rc;
+}
+
+static int set_up(struct agent *a, struct err *e)
+{
+    static const struct channel_callbacks callbacks = {
+        .attached = on_attached, .collateral = on_collateral};
+    const struct job *job = a->job;
+    const struct output_settings settings = {.log = &job->log,
+        .role = job->role,
+        .hostname = a->host,
+        .run_id = run_id(a),
+        .nproc = job->nproc};
+    int rc = set_up_loop(a);
+
     if (rc < 0)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
-    a->timer.data = a;
-    uv_timer_init(&a->loop, &a->tell_timer); /* cannot fail */
-    a->tell_timer.data = a;
-    uv_timer_init(&a->loop, &a->group_timer);
-    a->group_timer.data = a;
-    rc = console_create(&a->console, &a->loop, 2 * a->job->nproc);
-    if (rc < 0)
-        return err_set(e, rc, "set-up: %s", strerror(-rc));
-    log_set_writer(log_to_console, a->console);
-    rc = open_store(a, e);
+    snprintf(a->host, sizeof(a->host), "?");
+    gethostname(a->host, sizeof(a->host) - 1);
+    a->oom_kills = report_count_oom_kills();
+    rc = meeting_open(&a->meeting, &a->loop, job->master_addr, job->master_port,
+        job->has_agent_store, job->nproc,
+        FDS_OF_AGENT + FDS_OF_WORKER * (size_t)job->nproc, e);
+    if (rc == 0)
+        rc =
+            channel_create(&a->channel, &a->loop, job->nproc, &callbacks, a, e);
+    if (rc == 0)
+        rc = output_create(&a->output, &a->loop, &settings, e);
     if (rc < 0)
         return rc;
+    log_set_writer(log_to_output, a->output);
     rc = watch_events(a);
     if (rc < 0)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
-    if (worker_vars_limits_omp(&vars, environ))
-        log_warn("agent",
-            "OMP_NUM_THREADS is unset: set to 1 for each of "
-            "the %d workers, so that they do not overload this "
-            "machine; set it to what suits the program",
-            a->job->nproc);
-    return 0;
+    choose_omp(a);
+    return prepare_round(a, e);
 }
 
 int agent_run(const struct job *job)
 {
-    struct agent a = {.job = job};
+    struct agent a = {.job = job,
+        .restarts = {.max_restarts = job->max_restarts,
+            .delay_ms = job->restart_delay_ms,
+            .delay_max_ms = job->restart_delay_max_ms,
+            .crash_loop_count = job->crash_loop_count,
+            .crash_loop_ms = job->crash_loop_ms},
+        .exit_code = 1};
     struct err e = {0};
-    int code = 1;
     int rc;
 
     rc = uv_loop_init(&a.loop);
@@ -629,15 +868,18 @@ int agent_run(const struct job *job)
     }
     rc = set_up(&a, &e);
     if (rc < 0) {
+        log_set_writer(NULL, NULL);
         fprintf(stderr, "crun: error: %s\n", e.msg);
     } else {
         start_workers(&a);
-        if (!a.is_over)
+        while (!a.is_over) {
             uv_run(&a.loop, UV_RUN_DEFAULT);
-        code = console_has_lost_output(a.console)
-                   ? 1
-                   : lifecycle_exit_code(&a.life);
+            if (a.is_round_due && !a.is_over)
+                begin_next_round(&a);
+        }
+        if (output_has_lost(a.output) && a.exit_code == 0)
+            a.exit_code = 1;
     }
     close_all(&a);
-    return code;
+    return a.exit_code;
 }

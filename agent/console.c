@@ -1,92 +1,114 @@
 /*
- * See console.h. lines.c decides what goes where; here are the pipes, the
- * writing, and the stopping and resuming of reading.
+ * See console.h. lines.c and fold.c decide what goes where; here are the
+ * writing, and the stopping and resuming of the sources.
  *
  * Descriptors 1 and 2 were opened by somebody else, who may share them:
- * setting O_NONBLOCK on them would change them for the user's shell too. So
- * a sink asks poll() before each write and writes a piece that what polls as
- * writable takes without blocking: PIPE_BUF bytes for a pipe, less for a
- * terminal. For the same reason (uv_poll_init sets the flag) the loop watches
- * a full sink through an epoll descriptor of ours.
+ * setting O_NONBLOCK on them would change them for the user's shell too. So a
+ * pipe or a terminal is opened once more through /proc, which makes it ours
+ * to set; a socket has a flag for each call; a file does not block. Where
+ * none of that works (another user's pipe, no /proc) a sink asks poll()
+ * before each write and writes a piece that what polls as writable takes
+ * without blocking: PIPE_BUF bytes for a pipe, less for a terminal. For the
+ * same reason (uv_poll_init sets the flag) the loop watches a full sink
+ * through an epoll descriptor of ours.
+ *
+ * Sources are called from one place, run_ready(), and never from within what
+ * they call: they are put into a list for that.
  */
 #include "agent/console.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "agent/lines.h"
+#include "agent/fold.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/log.h"
 
-#define READ_SIZE (64 * 1024)
 #define TTY_PIECE 256
-/* Reads from one worker before the others have their turn; and at the end,
- * where only a stranger that holds the pipe can fill it again. */
-#define TURNS_MAX 8
-#define FINISH_TURNS_MAX 1024
+#define PREFIX_MAX 4096
 
-struct sink {
+struct console_sink {
+    struct console *console;
     struct line_sink lines;
-    int fd;
-    size_t piece; /* bytes of one write; 0: any number, it cannot block */
+    struct fold *fold; /* owned; NULL: lines are not folded */
+    struct line_stream folded; /* what leaves the fold */
+    int fd; /* 1 or 2 */
+    int write_fd; /* the same, or one of ours */
+    size_t piece; /* bytes of one write after poll(); 0: any number */
+    bool is_terminal;
+    bool is_socket;
     bool is_blocked; /* watched for becoming writable */
     bool is_broken; /* cannot be written to: everything is dropped */
 };
 
-struct stream {
-    struct console *console;
-    struct sink *sink;
-    struct line_stream lines;
-    uv_poll_t poll;
-    int fd; /* -1: closed */
-    bool is_paused; /* not read until its sink, which is blocked, is not */
-};
-
 struct console {
     uv_loop_t *loop;
-    struct sink sinks[2]; /* [1] is unused when 1 and 2 are one file */
-    struct sink *of_workers[2]; /* for descriptors 1 and 2; NULL: inherited */
-    struct sink *own_sink; /* stderr */
+    struct console_settings settings;
+    struct console_sink sinks[2]; /* [1] is unused when 1 and 2 are one file */
+    struct console_sink *of_fd[2]; /* for descriptors 1 and 2 */
     struct line_stream own; /* crun's own lines */
-    struct stream *streams;
-    int nstreams; /* opened so far */
-    int max_streams;
-    uv_timer_t partial_timer;
+    struct buf prefix; /* with the time, of whoever is at it */
+    struct ring streams; /* all that are open */
+    struct ring ready; /* whose source is to be called */
+    struct console_stream *called; /* NULL once it is closed */
+    uv_timer_t wake_timer; /* for ready, and to see whether it is the end */
+    uv_timer_t tick_timer; /* for lines that wait */
+    uint64_t tick_ns; /* when it fires, while it is active */
     uv_poll_t writable_poll;
     int writable_epoll; /* -1 until a sink was full */
     void (*finish_cb)(void *arg);
     void *finish_arg;
     bool has_lost_output;
     int nhandles; /* not closed yet; the last one frees */
-    char read_buf[READ_SIZE];
 };
 
-static void stream_close(struct stream *s);
-static void pump_stream(struct stream *s);
-static void resume_streams(struct console *c, const struct sink *k);
-static void on_partial_timer(uv_timer_t *timer);
+static void wake(struct console *c);
 
 /* --- Sinks -------------------------------------------------------------- */
 
-static void sink_init(struct sink *k, int fd)
+static void sink_open(struct console *c, struct console_sink *k, int fd)
 {
+    char path[64];
     struct stat st;
 
-    line_sink_init(&k->lines);
+    k->console = c;
     k->fd = fd;
-    if (isatty(fd))
-        k->piece = TTY_PIECE;
-    else if (fstat(fd, &st) == 0 &&
-             (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)))
-        k->piece = PIPE_BUF;
+    k->write_fd = fd;
+    k->is_terminal = isatty(fd);
+    line_sink_init(&k->lines);
+    line_stream_init(&k->folded);
+    if (fstat(fd, &st) < 0)
+        return;
+    k->is_socket = S_ISSOCK(st.st_mode);
+    if (!k->is_terminal && !S_ISFIFO(st.st_mode))
+        return;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    k->write_fd = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (k->write_fd >= 0)
+        return;
+    k->write_fd = fd;
+    k->piece = k->is_terminal ? TTY_PIECE : PIPE_BUF;
+}
+
+static void sink_close(struct console_sink *k)
+{
+    line_sink_fini(&k->lines);
+    line_stream_fini(&k->folded);
+    fold_destroy(k->fold);
+    if (k->write_fd != k->fd)
+        close(k->write_fd);
 }
 
 static bool is_same_file(int a, int b)
@@ -99,8 +121,9 @@ static bool is_same_file(int a, int b)
 }
 
 /* Writes what can be written now: bytes, or a negative errno. */
-static ssize_t sink_write(const struct sink *k)
+static ssize_t sink_write(const struct console_sink *k)
 {
+    const char *bytes = buf_bytes(&k->lines.queue);
     size_t n = k->lines.queue.len;
     ssize_t written;
 
@@ -112,18 +135,28 @@ static ssize_t sink_write(const struct sink *k)
         if (n > k->piece)
             n = k->piece;
     }
-    written = write(k->fd, buf_bytes(&k->lines.queue), n);
+    written = k->is_socket ? send(k->fd, bytes, n, MSG_DONTWAIT | MSG_NOSIGNAL)
+                           : write(k->write_fd, bytes, n);
     return written < 0 ? -errno : written;
 }
 
-/* Whoever writes shall learn it as without crun: by SIGPIPE or EPIPE. */
-static void sink_break(struct console *c, struct sink *k, int rc)
+static void schedule(struct console_stream *s)
+{
+    ring_remove(&s->ready);
+    ring_add_last(&s->console->ready, &s->ready);
+    wake(s->console);
+}
+
+static void sink_break(struct console *c, struct console_sink *k, int rc)
 {
     k->is_broken = true;
     line_sink_fini(&k->lines);
-    for (int i = 0; i < c->nstreams; i++)
-        if (c->streams[i].sink == k)
-            stream_close(&c->streams[i]);
+    for (struct ring *r = c->streams.next; r != &c->streams; r = r->next) {
+        struct console_stream *s = RING_OBJECT(r, struct console_stream, all);
+
+        if (s->sink == k)
+            schedule(s);
+    }
     if (rc == -EPIPE || rc == -ECONNRESET)
         return; /* the reader has gone, as readers may */
     c->has_lost_output = true;
@@ -133,7 +166,7 @@ static void sink_break(struct console *c, struct sink *k, int rc)
 
 static void on_writable(uv_poll_t *handle, int status, int events);
 
-static int sink_watch(struct console *c, struct sink *k, bool is_on)
+static int sink_watch(struct console *c, struct console_sink *k, bool is_on)
 {
     struct epoll_event ev = {.events = EPOLLOUT, .data.ptr = k};
     int rc;
@@ -155,13 +188,13 @@ static int sink_watch(struct console *c, struct sink *k, bool is_on)
         uv_poll_start(&c->writable_poll, UV_READABLE, on_writable);
     }
     if (epoll_ctl(c->writable_epoll, is_on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL,
-            k->fd, &ev) < 0)
+            k->write_fd, &ev) < 0)
         return -errno;
     k->is_blocked = is_on;
     return 0;
 }
 
-static void sink_flush(struct console *c, struct sink *k)
+static void sink_flush(struct console *c, struct console_sink *k)
 {
     ssize_t n = 0;
     int rc;
@@ -183,22 +216,6 @@ static void sink_flush(struct console *c, struct sink *k)
         sink_break(c, k, rc);
 }
 
-static void check_finished(struct console *c)
-{
-    void (*cb)(void *arg) = c->finish_cb;
-
-    if (cb == NULL)
-        return;
-    for (int i = 0; i < 2; i++)
-        if (!c->sinks[i].is_broken && c->sinks[i].lines.queue.len > 0)
-            return;
-    for (int i = 0; i < c->nstreams; i++)
-        if (c->streams[i].fd >= 0)
-            return;
-    c->finish_cb = NULL;
-    cb(c->finish_arg);
-}
-
 static void on_writable(uv_poll_t *handle, int status, int events)
 {
     struct console *c = handle->data;
@@ -206,241 +223,445 @@ static void on_writable(uv_poll_t *handle, int status, int events)
     (void)status; /* a broken sink shows when it is written to */
     (void)events;
     for (int i = 0; i < 2; i++) {
-        struct sink *k = &c->sinks[i];
+        struct console_sink *k = &c->sinks[i];
 
         if (!k->is_blocked)
             continue;
         sink_flush(c, k);
         if (k->is_broken || k->lines.queue.len == 0)
             sink_watch(c, k, false);
-        if (!k->is_broken && k->lines.queue.len < CONSOLE_QUEUE_MAX / 2)
-            resume_streams(c, k);
+        if (k->is_broken || k->lines.queue.len >= CONSOLE_QUEUE_MAX / 2)
+            continue;
+        for (struct ring *r = c->streams.next; r != &c->streams; r = r->next) {
+            struct console_stream *s =
+                RING_OBJECT(r, struct console_stream, all);
+
+            if (s->sink == k && s->is_waiting)
+                schedule(s);
+        }
     }
-    check_finished(c);
+    wake(c);
 }
 
-/* --- Streams ------------------------------------------------------------ */
+/* --- Prefixes ----------------------------------------------------------- */
 
-static void stream_close(struct stream *s)
+static uint64_t wall_ns(void)
 {
-    if (s->fd < 0)
-        return;
-    uv_poll_stop(&s->poll);
-    close(s->fd);
-    s->fd = -1;
-    if (!s->sink->is_broken &&
-        line_stream_flush(&s->lines, &s->sink->lines, clock_now_ns()) < 0)
-        log_error("console", "out of memory: a worker's last line is lost");
-    line_stream_fini(&s->lines);
+    struct timespec ts;
+
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (uint64_t)ts.tv_sec * CLOCK_NS_PER_S + (uint64_t)ts.tv_nsec;
 }
 
-/* What one read came to. */
-enum read_result { READ_MORE, READ_EMPTY, READ_CLOSED };
+/* Into c->prefix, for one rank. */
+static int render(struct console *c, int local_rank)
+{
+    char rank[16];
+    char local[16];
 
-static enum read_result read_stream(struct stream *s)
+    buf_consume(&c->prefix, c->prefix.len);
+    snprintf(rank, sizeof(rank), "%d", c->settings.rank_base + local_rank);
+    snprintf(local, sizeof(local), "%d", local_rank);
+    return prefix_append(
+        c->settings.prefix, rank, local, wall_ns(), &c->prefix);
+}
+
+/* For a stream whose prefix holds the time, at each use. Without memory the
+ * line has the time of somebody else's, or none. */
+static void refresh_prefix(struct console_stream *s)
 {
     struct console *c = s->console;
-    bool is_finishing = c->finish_cb != NULL;
-    ssize_t n;
 
-    do
-        n = read(s->fd, c->read_buf, READ_SIZE);
-    while (n < 0 && errno == EINTR);
-    if (n < 0 && errno == EAGAIN && !is_finishing)
-        return READ_EMPTY;
-    if (n <= 0) {
-        stream_close(s);
-        return READ_CLOSED;
-    }
-    if (line_stream_take(&s->lines, &s->sink->lines, c->read_buf, (size_t)n,
-            clock_now_ns()) < 0) {
+    if (!s->is_prefixed || s->prefix != NULL)
+        return;
+    if (render(c, s->local_rank) < 0)
         c->has_lost_output = true;
-        log_error("console", "out of memory: a worker's output is cut");
-        stream_close(s);
-        return READ_CLOSED;
-    }
-    /* A short read very likely emptied the pipe; the loop tells if not. */
-    return n < READ_SIZE && !is_finishing ? READ_EMPTY : READ_MORE;
+    s->lines.prefix = buf_bytes(&c->prefix);
+    s->lines.prefix_len = c->prefix.len;
 }
 
-/* The timer that shows unfinished lines runs while there is one, with at
- * most this period. */
-static void watch_partial(struct console *c, uint64_t due_ns)
+static int init_prefix(struct console_stream *s)
 {
-    uv_timer_start(
-        &c->partial_timer, on_partial_timer, due_ns / CLOCK_NS_PER_MS + 1, 0);
+    struct console *c = s->console;
+    int rc;
+
+    if (!s->is_prefixed || prefix_has_time(c->settings.prefix))
+        return 0;
+    rc = render(c, s->local_rank);
+    if (rc < 0)
+        return rc;
+    if (c->prefix.len == 0) {
+        s->is_prefixed = false; /* an empty template */
+        return 0;
+    }
+    s->prefix = malloc(c->prefix.len);
+    if (s->prefix == NULL)
+        return -ENOMEM;
+    memcpy(s->prefix, buf_bytes(&c->prefix), c->prefix.len);
+    s->lines.prefix = s->prefix;
+    s->lines.prefix_len = c->prefix.len;
+    return 0;
 }
 
-static void on_partial_timer(uv_timer_t *timer)
+void console_stream_prefix(
+    struct console_stream *s, const char **prefix, size_t *len)
+{
+    refresh_prefix(s);
+    *prefix = s->lines.prefix;
+    *len = s->lines.prefix_len;
+}
+
+/* --- Folding ------------------------------------------------------------ */
+
+/* A line leaves the fold, behind the prefix of all its ranks. */
+static void on_folded_line(void *arg, const uint64_t *ranks, const char *line,
+    size_t len, uint64_t since_ns)
+{
+    struct console_sink *k = arg;
+    struct console *c = k->console;
+    const struct console_settings *set = &c->settings;
+    uint64_t now_ns = clock_now_ns();
+    struct buf rank;
+    struct buf local;
+    int rc;
+
+    if (k->is_broken)
+        return;
+    buf_init(&rank, PREFIX_MAX);
+    buf_init(&local, PREFIX_MAX);
+    rc = fold_ranks_text(ranks, set->nranks, set->rank_base, &rank);
+    if (rc == 0)
+        rc = fold_ranks_text(ranks, set->nranks, 0, &local);
+    if (rc == 0)
+        rc = buf_append(&rank, "", 1);
+    if (rc == 0)
+        rc = buf_append(&local, "", 1);
+    buf_consume(&c->prefix, c->prefix.len);
+    if (rc == 0)
+        rc = prefix_append(set->prefix, buf_bytes(&rank), buf_bytes(&local),
+            wall_ns() - (now_ns - since_ns), &c->prefix);
+    if (rc == 0) {
+        k->folded.prefix = buf_bytes(&c->prefix);
+        k->folded.prefix_len = c->prefix.len;
+        rc = line_stream_take(&k->folded, &k->lines, line, len, now_ns);
+    }
+    buf_fini(&rank);
+    buf_fini(&local);
+    if (rc < 0)
+        c->has_lost_output = true;
+}
+
+/*
+ * Whole lines go to the fold. An unfinished one that is shown early, and the
+ * pieces of one that is too long, go past it, behind what the rank has there.
+ */
+static int take_folded(
+    struct console_stream *s, const char *bytes, size_t n, uint64_t now_ns)
+{
+    struct console_sink *k = s->sink;
+    struct buf *pending = &s->lines.pending;
+    int rc = 0;
+
+    while (n > 0 && rc == 0) {
+        const char *newline = memchr(bytes, '\n', n);
+        size_t len = newline == NULL ? n : (size_t)(newline - bytes) + 1;
+
+        if (newline == NULL || s->lines.is_cut ||
+            pending->len + len > LINES_PIECE_MAX) {
+            if (pending->len + len >= LINES_PIECE_MAX)
+                fold_flush_rank(k->fold, s->local_rank);
+            rc = line_stream_take(&s->lines, &k->lines, bytes, len, now_ns);
+        } else if (pending->len == 0) {
+            rc = fold_add(k->fold, s->local_rank, bytes, len, now_ns);
+        } else {
+            rc = buf_append(pending, bytes, len);
+            if (rc == 0)
+                rc = fold_add(k->fold, s->local_rank, buf_bytes(pending),
+                    pending->len, now_ns);
+            buf_fini(pending);
+        }
+        bytes += len;
+        n -= len;
+    }
+    return rc;
+}
+
+static bool is_folded(const struct console_stream *s)
+{
+    return s->sink != NULL && s->sink->fold != NULL && s->is_prefixed;
+}
+
+/* --- Lines that wait ---------------------------------------------------- */
+
+static void on_tick_timer(uv_timer_t *timer);
+
+static void tick_in(struct console *c, uint64_t due_ns)
+{
+    uint64_t at_ns = clock_now_ns() + due_ns;
+
+    if (due_ns == UINT64_MAX ||
+        (uv_is_active((uv_handle_t *)&c->tick_timer) && c->tick_ns <= at_ns))
+        return;
+    c->tick_ns = at_ns;
+    uv_timer_start(
+        &c->tick_timer, on_tick_timer, due_ns / CLOCK_NS_PER_MS + 1, 0);
+}
+
+static void watch_lines(struct console_stream *s)
+{
+    if (line_stream_is_partial(&s->lines))
+        tick_in(s->console, LINES_PARTIAL_MS * CLOCK_NS_PER_MS);
+    if (is_folded(s))
+        tick_in(s->console, fold_due_ns(s->sink->fold, clock_now_ns()));
+}
+
+static void show_partial(struct console_stream *s)
+{
+    struct console_sink *k = s->sink;
+
+    refresh_prefix(s);
+    if (is_folded(s))
+        fold_flush_rank(k->fold, s->local_rank);
+    /* Without memory it is kept and tried again with what comes next. */
+    if (line_stream_flush(&s->lines, &k->lines, clock_now_ns()) == 0)
+        sink_flush(s->console, k);
+}
+
+/* 0: the unfinished line is due. */
+static uint64_t partial_due_ns(struct console_stream *s, uint64_t now_ns)
+{
+    if (s->sink == NULL || s->sink->is_broken ||
+        !line_stream_is_partial(&s->lines))
+        return UINT64_MAX;
+    /* Its rest may be there, and nobody would see it sooner. */
+    if (s->is_waiting || s->sink->is_blocked)
+        s->lines.since_ns = now_ns;
+    return line_stream_due_ns(&s->lines, &s->sink->lines, now_ns);
+}
+
+static void on_tick_timer(uv_timer_t *timer)
 {
     struct console *c = timer->data;
-    uint64_t now = clock_now_ns();
+    uint64_t now_ns = clock_now_ns();
     uint64_t soonest = UINT64_MAX;
 
-    for (int i = 0; i < c->nstreams; i++) {
-        struct stream *s = &c->streams[i];
+    for (int i = 0; i < 2; i++) {
+        struct console_sink *k = &c->sinks[i];
         uint64_t due;
 
-        if (s->fd < 0 || !line_stream_is_partial(&s->lines))
+        if (k->fold == NULL)
             continue;
-        /* Its rest may be in the pipe, and nobody would see it sooner. */
-        if (s->is_paused || s->sink->is_blocked)
-            s->lines.since_ns = now;
-        due = line_stream_due_ns(&s->lines, &s->sink->lines, now);
+        fold_tick(k->fold, now_ns);
+        sink_flush(c, k);
+        due = fold_due_ns(k->fold, now_ns);
+        soonest = due < soonest ? due : soonest;
+    }
+    for (struct ring *r = c->streams.next; r != &c->streams; r = r->next) {
+        struct console_stream *s = RING_OBJECT(r, struct console_stream, all);
+        uint64_t due = partial_due_ns(s, now_ns);
+
         if (due > 0) {
             soonest = due < soonest ? due : soonest;
             continue;
         }
-        if (line_stream_flush(&s->lines, &s->sink->lines, now) < 0)
-            continue; /* kept; it is tried again with what comes next */
-        sink_flush(c, s->sink);
+        s->is_due = true; /* unless its source has the rest */
+        schedule(s);
     }
-    if (soonest != UINT64_MAX)
-        watch_partial(c, soonest);
+    tick_in(c, soonest);
 }
 
-static void on_readable(uv_poll_t *handle, int status, int events)
+/* --- Calling the sources ------------------------------------------------ */
+
+static void run_ready(struct console *c)
 {
-    (void)status; /* read() tells what is wrong */
-    (void)events;
-    pump_stream(handle->data);
-    check_finished(((struct stream *)handle->data)->console);
+    while (!ring_is_empty(&c->ready)) {
+        struct console_stream *s =
+            RING_OBJECT(c->ready.next, struct console_stream, ready);
+        bool is_due = s->is_due;
+
+        ring_remove(&s->ready);
+        s->is_waiting = false;
+        s->is_due = false;
+        c->called = s;
+        s->ready_cb(s);
+        if (c->called == s && is_due && partial_due_ns(s, clock_now_ns()) == 0)
+            show_partial(s);
+        c->called = NULL;
+    }
 }
 
-/*
- * Takes in what the pipe holds and writes what can be written. A stream is
- * paused only if its sink is blocked, so that on_writable() resumes it. A
- * worker that writes without end must not keep the loop from the others, nor
- * from ending: hence the turns.
- */
-static void pump_stream(struct stream *s)
+static void check_finished(struct console *c)
+{
+    void (*cb)(void *arg) = c->finish_cb;
+
+    if (cb == NULL || !ring_is_empty(&c->streams))
+        return;
+    for (int i = 0; i < 2; i++)
+        if (!c->sinks[i].is_broken && c->sinks[i].lines.queue.len > 0)
+            return;
+    c->finish_cb = NULL;
+    cb(c->finish_arg);
+}
+
+static void on_wake_timer(uv_timer_t *timer)
+{
+    struct console *c = timer->data;
+
+    run_ready(c);
+    check_finished(c);
+}
+
+static void wake(struct console *c)
+{
+    if (!uv_is_active((uv_handle_t *)&c->wake_timer))
+        uv_timer_start(&c->wake_timer, on_wake_timer, 0, 0);
+}
+
+/* --- Streams ------------------------------------------------------------ */
+
+int console_stream_open(struct console *c, struct console_stream *s, int fd,
+    int local_rank, bool is_prefixed,
+    void (*ready_cb)(struct console_stream *s))
+{
+    int rc;
+
+    memset(s, 0, sizeof(*s));
+    s->console = c;
+    s->sink = fd < 0 ? NULL : c->of_fd[fd - 1];
+    s->ready_cb = ready_cb;
+    s->local_rank = local_rank;
+    s->is_prefixed = is_prefixed;
+    line_stream_init(&s->lines);
+    ring_init(&s->ready);
+    rc = init_prefix(s);
+    if (rc < 0) {
+        s->console = NULL;
+        return rc;
+    }
+    ring_add_last(&c->streams, &s->all);
+    if (is_folded(s))
+        fold_join(s->sink->fold, local_rank);
+    return 0;
+}
+
+enum console_state console_stream_state(struct console_stream *s)
+{
+    const struct console_sink *k = s->sink;
+
+    if (k == NULL)
+        return CONSOLE_OPEN;
+    if (k->is_broken)
+        return CONSOLE_BROKEN;
+    s->is_waiting = k->is_blocked && k->lines.queue.len >= CONSOLE_QUEUE_MAX;
+    return s->is_waiting ? CONSOLE_FULL : CONSOLE_OPEN;
+}
+
+int console_stream_take(struct console_stream *s, const char *bytes, size_t n)
 {
     struct console *c = s->console;
-    struct sink *k = s->sink;
-    int max_turns = c->finish_cb != NULL ? FINISH_TURNS_MAX : TURNS_MAX;
-    enum read_result result = READ_MORE;
+    struct console_sink *k = s->sink;
+    uint64_t now_ns = clock_now_ns();
+    int rc;
 
-    for (int turn = 0; s->fd >= 0 && result == READ_MORE; turn++) {
-        if (turn < max_turns)
-            result = read_stream(s);
-        else if (c->finish_cb != NULL)
-            stream_close(s);
-        else
-            break;
-        sink_flush(c, k);
-        if (k->is_blocked && k->lines.queue.len >= CONSOLE_QUEUE_MAX)
-            break;
+    if (k == NULL || k->is_broken)
+        return 0;
+    refresh_prefix(s);
+    rc = is_folded(s)
+             ? take_folded(s, bytes, n, now_ns)
+             : line_stream_take(&s->lines, &k->lines, bytes, n, now_ns);
+    if (rc < 0) {
+        c->has_lost_output = true;
+        log_error("console", "out of memory: a worker's output is cut");
     }
-    if (s->fd < 0)
-        return;
-    if (k->is_blocked && k->lines.queue.len >= CONSOLE_QUEUE_MAX) {
-        s->is_paused = true;
-        uv_poll_stop(&s->poll);
-        return;
-    }
-    if (!uv_is_active((uv_handle_t *)&s->poll))
-        uv_poll_start(&s->poll, UV_READABLE, on_readable);
-    if (line_stream_is_partial(&s->lines) &&
-        !uv_is_active((uv_handle_t *)&c->partial_timer))
-        watch_partial(c, LINES_PARTIAL_MS * CLOCK_NS_PER_MS);
+    sink_flush(c, k);
+    watch_lines(s);
+    return rc;
 }
 
-static void resume_streams(struct console *c, const struct sink *k)
+void console_stream_close(struct console_stream *s)
 {
-    for (int i = 0; i < c->nstreams; i++)
-        if (c->streams[i].sink == k && c->streams[i].is_paused) {
-            c->streams[i].is_paused = false;
-            pump_stream(&c->streams[i]);
+    struct console *c = s->console;
+    struct console_sink *k = s->sink;
+
+    if (c == NULL)
+        return;
+    if (k != NULL && !k->is_broken) {
+        refresh_prefix(s);
+        if (is_folded(s) && line_stream_is_partial(&s->lines))
+            fold_flush_rank(k->fold, s->local_rank);
+        if (line_stream_end(&s->lines, &k->lines, clock_now_ns()) < 0) {
+            c->has_lost_output = true;
+            log_error("console", "out of memory: a worker's last line is lost");
         }
+        if (is_folded(s))
+            fold_leave(k->fold, s->local_rank);
+        sink_flush(c, k);
+    }
+    line_stream_fini(&s->lines);
+    free(s->prefix);
+    ring_remove(&s->all);
+    ring_remove(&s->ready);
+    if (c->called == s)
+        c->called = NULL;
+    s->console = NULL;
+    wake(c);
 }
 
 /* --- The console -------------------------------------------------------- */
 
-int console_create(struct console **out, uv_loop_t *loop, int nstreams)
+int console_create(
+    struct console **out, uv_loop_t *loop, const struct console_settings *s)
 {
     struct console *c = calloc(1, sizeof(*c));
+    int rc = 0;
 
     if (c == NULL)
         return -ENOMEM;
     c->loop = loop;
+    c->settings = *s;
     c->writable_epoll = -1;
-    c->max_streams = nstreams;
-    c->streams = calloc((size_t)nstreams, sizeof(*c->streams));
-    if (c->streams == NULL) {
-        free(c);
-        return -ENOMEM;
-    }
-    sink_init(&c->sinks[0], STDOUT_FILENO);
-    sink_init(&c->sinks[1], STDERR_FILENO);
-    c->own_sink = is_same_file(STDOUT_FILENO, STDERR_FILENO) ? &c->sinks[0]
-                                                             : &c->sinks[1];
-    if (!isatty(STDOUT_FILENO))
-        c->of_workers[0] = &c->sinks[0];
-    if (!isatty(STDERR_FILENO))
-        c->of_workers[1] = c->own_sink;
+    ring_init(&c->streams);
+    ring_init(&c->ready);
+    buf_init(&c->prefix, SIZE_MAX / 2);
     line_stream_init(&c->own);
-    uv_timer_init(loop, &c->partial_timer); /* cannot fail */
-    c->partial_timer.data = c;
-    c->nhandles = 1;
+    for (int i = 0; i < 2; i++) {
+        struct console_sink *k = &c->sinks[i];
+
+        sink_open(c, k, STDOUT_FILENO + i);
+        if (rc == 0 && s->is_folded)
+            rc = fold_create(&k->fold, s->nranks, on_folded_line, k);
+    }
+    if (rc < 0) {
+        sink_close(&c->sinks[0]);
+        sink_close(&c->sinks[1]);
+        free(c);
+        return rc;
+    }
+    c->of_fd[0] = &c->sinks[0];
+    c->of_fd[1] = is_same_file(STDOUT_FILENO, STDERR_FILENO) ? &c->sinks[0]
+                                                             : &c->sinks[1];
+    uv_timer_init(loop, &c->wake_timer); /* cannot fail */
+    c->wake_timer.data = c;
+    uv_timer_init(loop, &c->tick_timer);
+    c->tick_timer.data = c;
+    c->nhandles = 2;
     *out = c;
     return 0;
 }
 
-/* The pipe of one stream; its write end is returned. */
-static int open_stream(struct console *c, struct sink *k)
+bool console_is_terminal(const struct console *c, int fd)
 {
-    struct stream *s;
-    int fds[2];
-    int rc;
-
-    if (c->nstreams == c->max_streams)
-        return -ENOSPC;
-    if (pipe2(fds, O_CLOEXEC) < 0)
-        return -errno;
-    s = &c->streams[c->nstreams];
-    s->console = c;
-    s->sink = k;
-    s->fd = fds[0];
-    line_stream_init(&s->lines);
-    rc = uv_poll_init(c->loop, &s->poll, fds[0]); /* makes it non-blocking */
-    if (rc < 0) {
-        close(fds[0]);
-        close(fds[1]);
-        return rc;
-    }
-    s->poll.data = s;
-    c->nstreams++;
-    c->nhandles++;
-    uv_poll_start(&s->poll, UV_READABLE, on_readable);
-    return fds[1];
+    return c->sinks[fd - 1].is_terminal;
 }
 
-int console_open_streams(struct console *c, int out_err[2])
+bool console_is_one_file(const struct console *c)
 {
-    int ends[2] = {-1, -1};
-
-    for (int i = 0; i < 2; i++) {
-        if (c->of_workers[i] == NULL)
-            continue;
-        if (i == 1 && c->of_workers[1] == c->of_workers[0])
-            ends[1] = ends[0];
-        else
-            ends[i] = open_stream(c, c->of_workers[i]);
-        if (ends[i] < 0) {
-            /* The read end finds its end and closes by itself. */
-            if (i == 1 && ends[0] >= 0)
-                close(ends[0]);
-            return ends[i];
-        }
-    }
-    out_err[0] = ends[0];
-    out_err[1] = ends[1];
-    return 0;
+    return c->of_fd[0] == c->of_fd[1];
 }
 
 void console_say(struct console *c, const char *lines, size_t len)
 {
-    struct sink *k = c->own_sink;
+    struct console_sink *k = c->of_fd[1];
 
     if (k->is_broken || k->lines.queue.len >= 2 * CONSOLE_QUEUE_MAX)
         return; /* nobody reads */
@@ -457,44 +678,31 @@ void console_finish(struct console *c, void (*cb)(void *arg), void *arg)
 {
     c->finish_cb = cb;
     c->finish_arg = arg;
-    for (int i = 0; i < c->nstreams; i++)
-        if (c->streams[i].fd >= 0 && !c->streams[i].is_paused)
-            pump_stream(&c->streams[i]);
-    check_finished(c);
+    wake(c);
 }
 
-static void handle_closed(struct console *c)
+static void on_closed(uv_handle_t *handle)
 {
+    struct console *c = handle->data;
+
     if (--c->nhandles > 0)
         return;
     for (int i = 0; i < 2; i++)
-        line_sink_fini(&c->sinks[i].lines);
+        sink_close(&c->sinks[i]);
     line_stream_fini(&c->own);
+    buf_fini(&c->prefix);
     if (c->writable_epoll >= 0)
         close(c->writable_epoll);
-    free(c->streams);
     free(c);
-}
-
-static void on_stream_closed(uv_handle_t *handle)
-{
-    handle_closed(((struct stream *)handle->data)->console);
-}
-
-static void on_own_closed(uv_handle_t *handle)
-{
-    handle_closed(handle->data);
 }
 
 void console_destroy(struct console *c)
 {
     if (c == NULL)
         return;
-    for (int i = 0; i < c->nstreams; i++) {
-        stream_close(&c->streams[i]);
-        uv_close((uv_handle_t *)&c->streams[i].poll, on_stream_closed);
-    }
+    assert(ring_is_empty(&c->streams));
     if (c->writable_epoll >= 0)
-        uv_close((uv_handle_t *)&c->writable_poll, on_own_closed);
-    uv_close((uv_handle_t *)&c->partial_timer, on_own_closed);
+        uv_close((uv_handle_t *)&c->writable_poll, on_closed);
+    uv_close((uv_handle_t *)&c->wake_timer, on_closed);
+    uv_close((uv_handle_t *)&c->tick_timer, on_closed);
 }

@@ -1,6 +1,6 @@
 /*
- * See devices.h. The CUDA driver is asked in a child process: initialising
- * it takes memory and threads that the agent must not keep.
+ * See devices.h. Drivers are asked in a child process: they take memory and
+ * threads that the agent must not keep, may crash, and may never answer.
  */
 #include "agent/devices.h"
 
@@ -8,8 +8,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,73 +17,181 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/affinity.h"
 #include "rendezvous/base/clock.h"
+#include "rendezvous/base/log.h"
 #include "rendezvous/base/text.h"
+#include "rendezvous/worker_env.h"
 
-#define GPU_TIMEOUT_MS 60000
-#define CPU_SET_MAX 65536
+#define DRIVER_TIMEOUT_MS 60000
 
-static int count_cpus(void)
-{
-    /* The kernel refuses a set smaller than its own number of CPUs. */
-    for (int ncpus = 1024; ncpus <= CPU_SET_MAX; ncpus *= 2) {
-        size_t size = CPU_ALLOC_SIZE(ncpus);
-        cpu_set_t *set = CPU_ALLOC(ncpus);
-        int n;
-
-        if (set == NULL)
-            return -ENOMEM;
-        n = sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set)
-                                                 : -errno;
-        CPU_FREE(set);
-        if (n != -EINVAL)
-            return n;
-    }
-    return -EINVAL;
-}
-
-struct gpu_answer {
+/* What the child has to say, in one write that a pipe takes as a whole. */
+struct answer {
     int rc; /* 0 or a negative errno */
-    int count;
-    char text[256];
+    char why[sizeof(((struct err *)0)->msg)];
+    struct devices devices;
+};
+_Static_assert(sizeof(struct answer) < 16384, "more than a pipe surely holds");
+
+/* --- In the child --------------------------------------------------------- */
+
+/* CUDA's error and ROCm's. */
+#define NO_DEVICE 100
+
+/* Both have the same functions, under names of their own. */
+struct driver {
+    const char *name;
+    const char *variable; /* the list that it heeds */
+    const char *libraries[5]; /* the first one found is taken */
+    const char *init;
+    const char *count;
+    const char *get;
+    const char *bus;
 };
 
-/* Runs in the child. CUDA's codes: 0 success, 100 no device. */
-static void ask_driver(struct gpu_answer *a)
+static const struct driver cuda = {"CUDA", ENV_CUDA_VISIBLE_DEVICES,
+    {"libcuda.so.1"}, "cuInit", "cuDeviceGetCount", "cuDeviceGet",
+    "cuDeviceGetPCIBusId"};
+static const struct driver rocm = {"ROCm", "HIP_VISIBLE_DEVICES",
+    {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6",
+        "libamdhip64.so.5"},
+    "hipInit", "hipGetDeviceCount", "hipDeviceGet", "hipDeviceGetPCIBusId"};
+
+/* Reasons are collected: all that was tried failed. */
+__attribute__((format(printf, 2, 3))) static void add_reason(
+    struct answer *a, const char *fmt, ...)
 {
+    size_t len = strlen(a->why);
+    va_list args;
+
+    if (len > 0 && len + 2 < sizeof(a->why)) {
+        memcpy(a->why + len, "; ", 3);
+        len += 2;
+    }
+    va_start(args, fmt);
+    vsnprintf(a->why + len, sizeof(a->why) - len, fmt, args);
+    va_end(args);
+}
+
+/* PCI addresses are asked for if the driver is able to tell: they come in
+ * capital letters, which those in /sys are not. */
+static void find_buses(
+    const struct driver *driver, void *library, struct devices *devices)
+{
+    int (*get)(int *, int) = (int (*)(int *, int))dlsym(library, driver->get);
+    int (*bus)(char *, int, int) =
+        (int (*)(char *, int, int))dlsym(library, driver->bus);
+
+    for (int i = 0; i < devices->count && get != NULL && bus != NULL; i++) {
+        char *text = devices->bus[i];
+        int device;
+
+        if (get(&device, i) != 0 || bus(text, GPU_BUS_SIZE, device) != 0)
+            text[0] = '\0';
+        for (; *text != '\0'; text++)
+            if (*text >= 'A' && *text <= 'F')
+                *text += 'a' - 'A';
+    }
+}
+
+/* 0, -ENOENT if there is no such driver, -ENODEV if it shows no device, -EIO if
+ * it fails. */
+static int ask_driver(const struct driver *driver, struct answer *a)
+{
+    const char *list = getenv(driver->variable);
+    void *library = NULL;
     int (*init)(unsigned);
     int (*get_count)(int *);
-    void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+    int count = 0;
     int rc;
 
-    if (lib == NULL) {
-        a->rc = -ENODEV;
-        snprintf(a->text, sizeof(a->text), "no CUDA driver: %s", dlerror());
-        return;
+    for (int i = 0; library == NULL && driver->libraries[i] != NULL; i++) {
+        library = dlopen(driver->libraries[i], RTLD_NOW | RTLD_LOCAL);
+        if (library == NULL && i == 0)
+            add_reason(a, "no %s driver: %s", driver->name, dlerror());
     }
-    init = (int (*)(unsigned))dlsym(lib, "cuInit");
-    get_count = (int (*)(int *))dlsym(lib, "cuDeviceGetCount");
+    if (library == NULL)
+        return -ENOENT;
+    init = (int (*)(unsigned))dlsym(library, driver->init);
+    get_count = (int (*)(int *))dlsym(library, driver->count);
     if (init == NULL || get_count == NULL) {
-        a->rc = -ENODEV;
-        snprintf(a->text, sizeof(a->text),
-            "libcuda.so.1 has no cuInit or no cuDeviceGetCount");
-        return;
+        add_reason(a, "the %s driver has no %s", driver->name,
+            init == NULL ? driver->init : driver->count);
+        return -ENOENT;
     }
     rc = init(0);
     if (rc == 0)
-        rc = get_count(&a->count);
-    if (rc != 0 || a->count == 0) {
-        a->rc = -ENODEV;
-        snprintf(a->text, sizeof(a->text),
-            "the CUDA driver shows no device (error %d, "
-            "CUDA_VISIBLE_DEVICES=%s)",
-            rc, getenv("CUDA_VISIBLE_DEVICES") ?: "unset");
+        rc = get_count(&count);
+    if (rc != 0 || count <= 0) {
+        add_reason(a, "the %s driver %s (error %d, %s=%.80s)", driver->name,
+            rc == 0 || rc == NO_DEVICE ? "shows no device" : "fails", rc,
+            driver->variable, list != NULL ? list : "unset");
+        return rc == 0 || rc == NO_DEVICE ? -ENODEV : -EIO;
     }
+    if (count > GPUS_MAX) {
+        add_reason(a, "the %s driver shows %d devices, more than %d",
+            driver->name, count, GPUS_MAX);
+        return -E2BIG;
+    }
+    a->devices.count = count;
+    find_buses(driver, library, &a->devices);
+    return 0;
 }
 
-static int read_answer(int fd, struct gpu_answer *a)
+/* As NVML sees it: 0, or a negative errno, of which -EAGAIN means that a->
+ * devices is only likely and the driver should be asked. */
+static int ask_nvml(struct answer *a)
 {
-    uint64_t deadline = clock_deadline_ns(GPU_TIMEOUT_MS);
+    static struct gpu gpus[GPUS_MAX];
+    const char *list = getenv(ENV_CUDA_VISIBLE_DEVICES);
+    const char *order = getenv("CUDA_DEVICE_ORDER");
+    struct gpus_visible visible;
+    struct err why = {0};
+    int ngpus = gpus_list(gpus, &why);
+
+    if (ngpus <= 0) {
+        add_reason(a, "%s", ngpus < 0 ? why.msg : "NVML shows no GPU");
+        return -ENOENT;
+    }
+    gpus_visible(&visible, gpus, ngpus, list,
+        order != NULL && strcmp(order, "PCI_BUS_ID") == 0);
+    a->devices.count = visible.count;
+    for (int i = 0; i < visible.count; i++)
+        if (visible.gpu[i] >= 0)
+            memcpy(a->devices.bus[i], gpus[visible.gpu[i]].bus, GPU_BUS_SIZE);
+    if (visible.count == 0)
+        add_reason(a, "NVML shows %d GPU%s, of which %s=%.80s leaves none",
+            ngpus, ngpus == 1 ? "" : "s", ENV_CUDA_VISIBLE_DEVICES,
+            list != NULL ? list : "unset");
+    if (!visible.is_certain)
+        return -EAGAIN;
+    return visible.count > 0 ? 0 : -ENODEV;
+}
+
+static int ask(struct answer *a)
+{
+    struct devices likely;
+    int rc = ask_nvml(a);
+
+    if (rc == 0 || rc == -ENODEV)
+        return rc;
+    likely = a->devices;
+    memset(&a->devices, 0, sizeof(a->devices));
+    rc = ask_driver(&cuda, a);
+    if (rc == -ENOENT && likely.count > 0) {
+        a->devices = likely;
+        return 0;
+    }
+    if (rc == -ENOENT || rc == -ENODEV)
+        rc = ask_driver(&rocm, a);
+    return rc == -ENOENT ? -ENODEV : rc;
+}
+
+/* --- In the agent --------------------------------------------------------- */
+
+static int read_answer(int fd, struct answer *a)
+{
+    uint64_t deadline = clock_deadline_ns(DRIVER_TIMEOUT_MS);
     struct pollfd p = {.fd = fd, .events = POLLIN};
     size_t have = 0;
 
@@ -105,9 +213,21 @@ static int read_answer(int fd, struct gpu_answer *a)
     return 0;
 }
 
-static int count_gpus(struct err *e)
+static void run_child(int fd, pid_t parent)
 {
-    struct gpu_answer a = {0};
+    struct answer a = {0};
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(1);
+    a.rc = ask(&a);
+    _exit(write(fd, &a, sizeof(a)) == (ssize_t)sizeof(a) ? 0 : 1);
+}
+
+int devices_find(struct devices *out, struct err *e)
+{
+    struct answer a = {0};
+    pid_t parent = getpid();
     int fds[2];
     pid_t pid;
     int rc;
@@ -121,57 +241,115 @@ static int count_gpus(struct err *e)
         close(fds[1]);
         return err_set(e, rc, "fork: %s", strerror(-rc));
     }
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        ask_driver(&a);
-        _exit(write(fds[1], &a, sizeof(a)) == (ssize_t)sizeof(a) ? 0 : 1);
-    }
+    if (pid == 0)
+        run_child(fds[1], parent);
     close(fds[1]);
     rc = read_answer(fds[0], &a);
     close(fds[0]);
     kill(pid, SIGKILL); /* it has answered, or never will */
-    if (rc != -ETIMEDOUT)
-        waitpid(pid, NULL, 0); /* else it may be stuck in the kernel */
+    if (rc != -ETIMEDOUT) /* else it may be stuck in the kernel */
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+            continue;
     if (rc == -ETIMEDOUT)
-        return err_set(e, rc, "the CUDA driver did not answer within %d s",
-            GPU_TIMEOUT_MS / 1000);
+        return err_set(e, rc, "the GPU driver did not answer within %d s",
+            DRIVER_TIMEOUT_MS / 1000);
     if (rc < 0)
         return err_set(e, rc,
-            "asking the CUDA driver failed: it ended the "
-            "process that asked");
+            "asking the GPU driver failed: it ended the process that asked");
     if (a.rc < 0)
-        return err_set(e, a.rc, "%s", a.text);
-    return a.count;
+        return err_set(e, a.rc, "%s", a.why);
+    *out = a.devices;
+    return 0;
+}
+
+static int count_cpus(struct err *e)
+{
+    cpu_set_t *set;
+    size_t size;
+    int rc = affinity_get(&set, &size);
+
+    if (rc < 0)
+        return err_set(e, rc, "cannot count CPUs: %s", strerror(-rc));
+    rc = CPU_COUNT_S(size, set);
+    CPU_FREE(set);
+    return rc;
+}
+
+static int count_devices(struct err *e)
+{
+    struct devices devices;
+    int rc = devices_find(&devices, e);
+
+    return rc < 0 ? rc : devices.count;
+}
+
+static int count_any(struct err *e)
+{
+    struct err why = {0};
+    int n = count_devices(&why);
+
+    if (n > 0)
+        return n;
+    /* That there is no device is what auto is for. */
+    if (n != -ENODEV)
+        log_warn("devices", "--nproc_per_node=auto counts CPUs: %s", why.msg);
+    return count_cpus(e);
 }
 
 int devices_nproc(const char *text, struct err *e)
 {
-    struct err why;
+    static const struct {
+        const char *name;
+        int (*count)(struct err *e);
+    } kinds[] = {
+        {"cpu", count_cpus}, {"gpu", count_devices}, {"auto", count_any}};
+    struct err why = {0};
     int64_t number;
-    int n;
 
-    if (text_to_i64(text, &number) == 0) {
-        if (number >= 1 && number <= DEVICES_NPROC_MAX)
-            return (int)number;
-        return err_set(e, -EINVAL,
-            "--nproc_per_node=%s: expected 1 to %d, or cpu, gpu, auto", text,
-            DEVICES_NPROC_MAX);
+    if (text_to_i64(text, &number) == 0 && number >= 1 &&
+        number <= DEVICES_NPROC_MAX)
+        return (int)number;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        int n;
+
+        if (strcmp(text, kinds[i].name) != 0)
+            continue;
+        n = kinds[i].count(&why);
+        if (n > DEVICES_NPROC_MAX)
+            n = DEVICES_NPROC_MAX;
+        return n > 0 ? n
+                     : err_set(e, n, "--nproc_per_node=%s: %s", text, why.msg);
     }
-    if (strcmp(text, "gpu") == 0 || strcmp(text, "auto") == 0) {
-        n = count_gpus(&why);
-        if (n > 0)
-            return n;
-        if (text[0] == 'g')
-            return err_set(e, n, "--nproc_per_node=gpu: %s", why.msg);
-    } else if (strcmp(text, "cpu") != 0) {
+    if (strcmp(text, "xpu") == 0)
         return err_set(e, -EINVAL,
-            "--nproc_per_node='%s': expected a number from 1 to %d, or cpu, "
-            "gpu, auto",
-            text, DEVICES_NPROC_MAX);
+            "--nproc_per_node=xpu: crun does not count Intel's devices; give "
+            "their number (xpu-smi discovery lists them)");
+    return err_set(e, -EINVAL,
+        "--nproc_per_node=%s: expected a number from 1 to %d, or cpu, gpu, "
+        "auto",
+        text, DEVICES_NPROC_MAX);
+}
+
+int devices_visible(const char *list, int local_rank, char **out, struct err *e)
+{
+    const char *entry = list;
+    size_t len;
+
+    if (list == NULL) {
+        if (asprintf(out, "%d", local_rank) < 0)
+            return err_set(e, -ENOMEM, "out of memory");
+        return 0;
     }
-    n = count_cpus();
-    if (n < 0)
-        return err_set(e, n, "--nproc_per_node=%s: cannot count CPUs: %s", text,
-            strerror(-n));
-    return n;
+    for (int i = 0; i < local_rank && entry != NULL; i++) {
+        entry = strchr(entry, ',');
+        entry = entry == NULL ? NULL : entry + 1;
+    }
+    len = entry == NULL ? 0 : strcspn(entry, ",");
+    if (len == 0)
+        return err_set(e, -EINVAL,
+            "--virtual_local_rank: " ENV_CUDA_VISIBLE_DEVICES
+            "=%s has no entry for local rank %d",
+            list, local_rank);
+    *out = strndup(entry, len);
+    return *out == NULL ? err_set(e, -ENOMEM, "out of memory") : 0;
 }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,17 +50,28 @@ static int be_agent(
     fcntl(FRONT_PIPE_FD, F_SETFD, FD_CLOEXEC);
     inherited_take_over(in, FRONT_PIPE_FD);
     for (int sig = 1; sig < SIGRTMIN; sig++)
-        if (sigismember(&in->stop, sig) == 1)
+        if (sigismember(&in->stop, sig) == 1 ||
+            sigismember(&in->pass, sig) == 1)
             signal(sig, SIG_IGN);
     sigprocmask(SIG_UNBLOCK, &in->stop, NULL);
+    sigprocmask(SIG_UNBLOCK, &in->pass, NULL);
     setsid();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     return run(arg);
 }
 
+/* Tells the agent of a signal; false if it cannot be told. */
+static bool pass_on(int pipe_fd, int sig)
+{
+    char byte = (char)sig;
+
+    return write(pipe_fd, &byte, 1) == 1;
+}
+
 /* Waits for the agent's end and returns its wait status. Children that come
  * to us from elsewhere are reaped. */
-static int wait_for_agent(pid_t agent, int pipe_fd, const sigset_t *awaited)
+static int wait_for_agent(const struct inherited *in, pid_t agent, int pipe_fd,
+    const sigset_t *awaited)
 {
     uint64_t last_stop_ns = 0;
     int nstops = 0;
@@ -70,14 +82,13 @@ static int wait_for_agent(pid_t agent, int pipe_fd, const sigset_t *awaited)
         int sig = sigwaitinfo(awaited, NULL);
         uint64_t now = clock_now_ns();
 
-        if (sig > 0 && sig != SIGCHLD &&
-            (nstops == 0 ||
-                now - last_stop_ns >= FRONT_MERGE_MS * CLOCK_NS_PER_MS)) {
-            char byte = (char)sig;
-
+        if (sig > 0 && sigismember(&in->pass, sig) == 1) {
+            pass_on(pipe_fd, sig);
+        } else if (sig > 0 && sig != SIGCHLD &&
+                   (nstops == 0 || now - last_stop_ns >=
+                                       FRONT_MERGE_MS * CLOCK_NS_PER_MS)) {
             last_stop_ns = now;
-            if (++nstops >= STOPS_MAX ||
-                write(pipe_fd, &byte, 1) != 1) /* it has closed its end */
+            if (++nstops >= STOPS_MAX || !pass_on(pipe_fd, sig))
                 kill(agent, SIGKILL);
         }
         while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
@@ -89,12 +100,13 @@ static int wait_for_agent(pid_t agent, int pipe_fd, const sigset_t *awaited)
 int front_run(const struct inherited *in, int (*run)(void *arg), void *arg)
 {
     struct children_known strangers;
-    sigset_t awaited = in->stop;
+    sigset_t awaited;
     int fds[2];
     pid_t agent;
     int status;
     int left;
 
+    sigorset(&awaited, &in->stop, &in->pass);
     sigaddset(&awaited, SIGCHLD);
     sigprocmask(SIG_BLOCK, &awaited, NULL);
     /* An ignored SIGCHLD would have the kernel reap in our place. */
@@ -116,7 +128,7 @@ int front_run(const struct inherited *in, int (*run)(void *arg), void *arg)
         exit(be_agent(in, fds[0], run, arg));
     close(fds[0]);
 
-    status = wait_for_agent(agent, fds[1], &awaited);
+    status = wait_for_agent(in, agent, fds[1], &awaited);
     left = children_kill_all(&strangers, clock_deadline_ns(ORPHAN_DEADLINE_MS));
     children_forget(&strangers);
     close(fds[1]);

@@ -15,6 +15,9 @@
 
 #include "agent/inherited.h"
 
+/* Signals that mean nothing to crun (inherited.h) go the same way and are not
+ * merged. */
+
 /* The agent's end of the pipe; the only descriptor above 2 that it is given. */
 #define FRONT_PIPE_FD 3
 

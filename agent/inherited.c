@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,22 +12,42 @@
 /* Where neither close_range nor /proc is there. */
 #define CLOSE_MAX 65536
 
-void inherited_save(struct inherited *in)
+static bool is_ignored(int sig)
 {
-    static const int stop[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     struct sigaction action;
 
-    sigprocmask(SIG_SETMASK, NULL, &in->mask);
-    getrlimit(RLIMIT_NOFILE, &in->nofile);
+    return sigaction(sig, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+void inherited_set_stop(struct inherited *in, const sigset_t *stop)
+{
+    static const int pass[] = {SIGUSR1, SIGUSR2};
+
     sigemptyset(&in->stop);
-    for (size_t i = 0; i < sizeof(stop) / sizeof(int); i++)
-        if (sigaction(stop[i], NULL, &action) == 0 &&
-            action.sa_handler != SIG_IGN)
-            sigaddset(&in->stop, stop[i]);
-    in->reset = in->stop;
+    sigemptyset(&in->pass);
+    for (int sig = 1; sig < SIGRTMIN; sig++)
+        if (sigismember(stop, sig) == 1 && !is_ignored(sig))
+            sigaddset(&in->stop, sig);
+    for (size_t i = 0; i < sizeof(pass) / sizeof(int); i++)
+        if (sigismember(stop, pass[i]) == 0 && !is_ignored(pass[i]))
+            sigaddset(&in->pass, pass[i]);
+    sigorset(&in->reset, &in->stop, &in->pass);
     sigaddset(&in->reset, SIGCHLD);
     sigaddset(&in->reset, SIGPIPE);
     sigaddset(&in->reset, SIGXFSZ);
+}
+
+void inherited_save(struct inherited *in)
+{
+    static const int stop[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    sigset_t set;
+
+    sigprocmask(SIG_SETMASK, NULL, &in->mask);
+    getrlimit(RLIMIT_NOFILE, &in->nofile);
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof(stop) / sizeof(int); i++)
+        sigaddset(&set, stop[i]);
+    inherited_set_stop(in, &set);
 }
 
 static void close_above(int last_kept)

@@ -2,18 +2,55 @@
 #ifndef CRUN_AGENT_JOB_H
 #define CRUN_AGENT_JOB_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "agent/inherited.h"
+#include "agent/log_options.h"
 #include "agent/program.h"
+
+struct binding;
+
+/* What becomes of OMP_NUM_THREADS where the workers' environment has none. */
+enum job_omp {
+    JOB_OMP_TORCHRUN, /* 1 if there are several workers, and a warning */
+    JOB_OMP_UNSET, /* nothing */
+    JOB_OMP_NUMBER, /* omp_threads */
+};
 
 struct job {
     struct program program;
+    char *const *env; /* borrowed: what the workers' environment is made of */
     int nproc; /* workers of this node */
+    const char *role; /* borrowed */
     const char *master_addr; /* borrowed: as workers shall see it */
     int master_port; /* 0: the kernel chooses one */
+    /* False: rank 0 hosts the store, at a free port that the agent found. */
+    bool has_agent_store;
     const char *run_id; /* borrowed; NULL: a random one */
+
+    int max_restarts;
+    uint64_t restart_delay_ms; /* before the first restart; then doubled */
+    uint64_t restart_delay_max_ms;
+    /* Give up when this many rounds in a row each lived for less than
+     * crash_loop_ms, whatever max_restarts says. 0: never. */
+    int crash_loop_count;
+    uint64_t crash_loop_ms;
+
     uint64_t grace_ms; /* from the polite signal to SIGKILL */
+    uint64_t failure_grace_ms; /* for workers that are told of a failure */
+    const char *signals_text; /* borrowed: as TORCHELASTIC_SIGNALS_TO_HANDLE */
+    bool is_exit_cause; /* exit as the first failure did */
+
+    enum job_omp omp;
+    int omp_threads;
+    bool is_virtual_local_rank;
+    const struct binding *binding; /* borrowed; NULL: workers are not bound */
+
+    struct log_options log;
+    const char *report_path; /* borrowed; NULL: no report as JSON */
+    const char *parent_error_file; /* borrowed; NULL or "": none */
+
     struct inherited inherited;
 };
 

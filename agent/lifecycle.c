@@ -11,9 +11,10 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 
+#include "agent/program.h"
 #include "rendezvous/base/clock.h"
 
-/* Beside one signal for each worker: a timer, the children. */
+/* Beside one signal for each worker: a timer, the news, the children. */
 #define ACTIONS_EXTRA 4
 
 #define LC_NAME(name) [name] = #name,
@@ -32,14 +33,15 @@ const char *lc_event_name(enum lc_event_kind kind)
     return names[kind] + sizeof("LC_EV_") - 1;
 }
 
-int lifecycle_init(
-    struct lifecycle *lc, int nworkers, uint64_t grace_ms, uint64_t now_ns)
+int lifecycle_init(struct lifecycle *lc, int nworkers, uint64_t grace_ms,
+    uint64_t failure_grace_ms, uint64_t now_ns)
 {
     assert(nworkers > 0);
     *lc = (struct lifecycle){.state = LC_RUNNING,
         .nworkers = nworkers,
         .first_failure = -1,
         .grace_ns = grace_ms * CLOCK_NS_PER_MS,
+        .failure_grace_ns = failure_grace_ms * CLOCK_NS_PER_MS,
         .state_ns = now_ns};
     lc->workers = calloc((size_t)nworkers, sizeof(*lc->workers));
     lc->actions =
@@ -70,18 +72,20 @@ static void arm(struct lifecycle *lc, uint64_t deadline_ns)
     act(lc, (struct lc_action){.kind = LC_ACT_ARM, .deadline_ns = deadline_ns});
 }
 
+static void signal_group(struct lifecycle *lc, int worker, int sig)
+{
+    if (lc->workers[worker].state == LC_WORKER_RUNNING)
+        lc->workers[worker].sent_signal = sig;
+    else if (!lc->workers[worker].has_group)
+        return;
+    act(lc, (struct lc_action){
+                .kind = LC_ACT_SIGNAL, .worker = worker, .signal = sig});
+}
+
 static void signal_groups(struct lifecycle *lc, int sig)
 {
-    for (int i = 0; i < lc->nworkers; i++) {
-        struct lc_worker *w = &lc->workers[i];
-
-        if (w->state == LC_WORKER_RUNNING)
-            w->sent_signal = sig;
-        else if (!w->has_group)
-            continue;
-        act(lc, (struct lc_action){
-                    .kind = LC_ACT_SIGNAL, .worker = i, .signal = sig});
-    }
+    for (int i = 0; i < lc->nworkers; i++)
+        signal_group(lc, i, sig);
 }
 
 static void enter(struct lifecycle *lc, enum lc_state state, uint64_t now_ns)
@@ -122,6 +126,44 @@ static void enter_stopping(struct lifecycle *lc, int sig, uint64_t now_ns)
     arm(lc, now_ns + lc->grace_ns);
 }
 
+/* The workers that can be told of the failure are; they have a moment to end
+ * by themselves. The others get the signal at once. */
+static void enter_stopping_for_failure(struct lifecycle *lc, uint64_t now_ns)
+{
+    int ntold = 0;
+
+    for (int i = 0; i < lc->nworkers && lc->failure_grace_ns > 0; i++)
+        ntold += lc->workers[i].state == LC_WORKER_RUNNING &&
+                 lc->workers[i].is_attached;
+    if (ntold == 0) {
+        enter_stopping(lc, SIGTERM, now_ns);
+        return;
+    }
+    enter(lc, LC_STOPPING, now_ns);
+    act(lc, (struct lc_action){.kind = LC_ACT_TELL});
+    for (int i = 0; i < lc->nworkers; i++) {
+        struct lc_worker *w = &lc->workers[i];
+
+        if (w->state != LC_WORKER_RUNNING)
+            continue;
+        if (w->is_attached)
+            w->is_collateral = true;
+        else
+            signal_group(lc, i, SIGTERM);
+    }
+    lc->is_signal_due = true;
+    arm(lc, now_ns + lc->failure_grace_ns);
+}
+
+static void signal_the_told(struct lifecycle *lc)
+{
+    lc->is_signal_due = false;
+    for (int i = 0; i < lc->nworkers; i++)
+        if (lc->workers[i].sent_signal == 0)
+            signal_group(lc, i, SIGTERM);
+    arm(lc, lc->state_ns + lc->grace_ns);
+}
+
 static bool is_orderly(const struct lifecycle *lc)
 {
     return lc->first_failure < 0 && lc->stop_signal == 0 && !lc->is_parent_lost;
@@ -138,33 +180,43 @@ static void on_start_failed(struct lifecycle *lc, const struct lc_event *ev)
     if (lc->first_failure < 0)
         lc->first_failure = ev->worker;
     if (lc->state == LC_RUNNING)
-        enter_stopping(lc, SIGTERM, ev->now_ns);
+        enter_stopping_for_failure(lc, ev->now_ns);
 }
 
-/* A worker that was told to stop may end in any way, but not by a signal
- * that it was not sent. */
+/*
+ * A worker that was told to stop may end in any way, but not by a signal that
+ * it was not sent. One whose call failed through another rank may give up: by
+ * itself, in whatever way.
+ */
 static enum lc_outcome outcome_of(const struct lc_worker *w)
 {
     int sig = WIFSIGNALED(w->wait_status) ? WTERMSIG(w->wait_status) : 0;
 
     if (w->sent_signal != 0 && (sig == 0 || sig == w->sent_signal))
         return LC_OUT_STOPPED;
-    return w->wait_status == 0 ? LC_OUT_SUCCESS : LC_OUT_FAILED;
+    if (w->wait_status == 0)
+        return LC_OUT_SUCCESS;
+    return w->is_collateral && (sig == 0 || sig == SIGABRT) ? LC_OUT_COLLATERAL
+                                                            : LC_OUT_FAILED;
+}
+
+/* A failure on account of another one stands for it only until that one is
+ * known. */
+static bool is_cause_of(
+    const struct lc_worker *w, const struct lc_worker *first)
+{
+    if (first->outcome == LC_OUT_COLLATERAL)
+        return w->outcome == LC_OUT_FAILED;
+    return first->outcome == LC_OUT_FAILED && w->outcome == LC_OUT_FAILED &&
+           !WIFSIGNALED(first->wait_status) && WIFSIGNALED(w->wait_status) &&
+           w->ended_ns - first->ended_ns <= LC_SETTLE_MS * CLOCK_NS_PER_MS;
 }
 
 static void note_failure(struct lifecycle *lc, int worker)
 {
-    const struct lc_worker *w = &lc->workers[worker];
-    const struct lc_worker *first;
-
-    if (lc->first_failure >= 0) {
-        first = &lc->workers[lc->first_failure];
-        if (first->outcome != LC_OUT_FAILED ||
-            WIFSIGNALED(first->wait_status) || !WIFSIGNALED(w->wait_status) ||
-            w->ended_ns - first->ended_ns > LC_SETTLE_MS * CLOCK_NS_PER_MS)
-            return;
-    }
-    lc->first_failure = worker;
+    if (lc->first_failure < 0 ||
+        is_cause_of(&lc->workers[worker], &lc->workers[lc->first_failure]))
+        lc->first_failure = worker;
 }
 
 static void on_exited(struct lifecycle *lc, const struct lc_event *ev)
@@ -178,7 +230,7 @@ static void on_exited(struct lifecycle *lc, const struct lc_event *ev)
     w->ended_ns = ev->now_ns;
     w->outcome = outcome_of(w);
     lc->nrunning--;
-    if (w->outcome == LC_OUT_FAILED)
+    if (w->outcome == LC_OUT_FAILED || w->outcome == LC_OUT_COLLATERAL)
         note_failure(lc, ev->worker);
     if (w->sent_signal != 0) {
         w->has_group = true;
@@ -194,13 +246,27 @@ static void on_group_gone(struct lifecycle *lc, int worker)
     }
 }
 
+/* A worker has given up on account of another one, whose end will be told in
+ * a moment: that one shall be named to the rest. */
+static bool waits_for_cause(struct lifecycle *lc, uint64_t now_ns)
+{
+    const struct lc_worker *first = &lc->workers[lc->first_failure];
+    uint64_t until_ns = first->ended_ns + LC_SETTLE_MS * CLOCK_NS_PER_MS;
+
+    if (first->outcome != LC_OUT_COLLATERAL || lc->nrunning == 0 ||
+        now_ns >= until_ns)
+        return false;
+    arm(lc, until_ns);
+    return true;
+}
+
 /* Draws the conclusions from the exits noted since the last time. */
 static void conclude(struct lifecycle *lc, uint64_t now_ns)
 {
     switch (lc->state) {
     case LC_RUNNING:
-        if (lc->first_failure >= 0)
-            enter_stopping(lc, SIGTERM, now_ns);
+        if (lc->first_failure >= 0 && !waits_for_cause(lc, now_ns))
+            enter_stopping_for_failure(lc, now_ns);
         else if (lc->nstarted == lc->nworkers && lc->nrunning == 0)
             enter_sweeping(lc, now_ns);
         break;
@@ -248,8 +314,14 @@ static void sweep_kill(struct lifecycle *lc)
 static void on_timer(struct lifecycle *lc, const struct lc_event *ev)
 {
     switch (lc->state) {
+    case LC_RUNNING:
+        conclude(lc, ev->now_ns);
+        break;
     case LC_STOPPING:
-        enter_killing(lc, ev->now_ns);
+        if (lc->is_signal_due)
+            signal_the_told(lc);
+        else
+            enter_killing(lc, ev->now_ns);
         break;
     case LC_KILLING:
         /* Unkillable workers stay unreaped; sweep what can be swept. */
@@ -334,6 +406,12 @@ void lifecycle_step(struct lifecycle *lc, const struct lc_event *ev)
     case LC_EV_GROUP_GONE:
         on_group_gone(lc, ev->worker);
         break;
+    case LC_EV_ATTACHED:
+        lc->workers[ev->worker].is_attached = true;
+        break;
+    case LC_EV_COLLATERAL:
+        lc->workers[ev->worker].is_collateral = true;
+        break;
     case LC_EV_STOP_SIGNAL:
         on_stop_signal(lc, ev);
         break;
@@ -357,4 +435,19 @@ void lifecycle_step(struct lifecycle *lc, const struct lc_event *ev)
 int lifecycle_exit_code(const struct lifecycle *lc)
 {
     return is_orderly(lc) && !lc->gave_up ? 0 : 1;
+}
+
+int lifecycle_cause_code(const struct lifecycle *lc)
+{
+    const struct lc_worker *first;
+
+    if (lc->first_failure < 0)
+        return lc->stop_signal != 0 ? 128 + lc->stop_signal
+                                    : lifecycle_exit_code(lc);
+    first = &lc->workers[lc->first_failure];
+    if (first->outcome == LC_OUT_NOT_BEGUN)
+        return first->start_error == ENOENT ? PROGRAM_EXIT_NOT_FOUND
+                                            : PROGRAM_EXIT_NOT_EXECUTABLE;
+    return WIFSIGNALED(first->wait_status) ? 128 + WTERMSIG(first->wait_status)
+                                           : WEXITSTATUS(first->wait_status);
 }

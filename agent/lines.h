@@ -1,6 +1,6 @@
 /*
- * Whole lines from many streams into one sink. Pure: bytes in, bytes in a
- * queue out; the time is passed in.
+ * Whole lines from many streams into one sink, each line behind the prefix of
+ * its stream. Pure: bytes in, bytes in a queue out; the time is passed in.
  */
 #ifndef CRUN_AGENT_LINES_H
 #define CRUN_AGENT_LINES_H
@@ -26,11 +26,16 @@
 struct line_stream {
     struct buf pending; /* the unfinished line, less what was shown of it */
     uint64_t since_ns; /* when the first pending byte came */
+    bool is_cut; /* some of the unfinished line was shown */
+    /* What begins each line in the sink; borrowed, and the owner of the
+     * stream may change it between two calls. None at first. */
+    const char *prefix;
+    size_t prefix_len;
 };
 
 struct line_sink {
     struct buf queue; /* what is to be written */
-    const struct line_stream *owner; /* whose unfinished line was shown */
+    const void *owner; /* the stream whose unfinished line was shown */
     uint64_t last_ns; /* when something was last put in */
 };
 
@@ -58,5 +63,22 @@ uint64_t line_stream_due_ns(
 /* Shows the unfinished line as far as it goes. 0 or -ENOMEM. */
 int line_stream_flush(
     struct line_stream *s, struct line_sink *k, uint64_t now_ns);
+
+/*
+ * The stream has ended. Shows its unfinished line; one with a prefix gets the
+ * newline that is missing, one without stays as it is until another stream
+ * writes. The sink forgets the stream. 0 or -ENOMEM.
+ */
+int line_stream_end(
+    struct line_stream *s, struct line_sink *k, uint64_t now_ns);
+
+/*
+ * Cuts bytes into lines, one a call, for who wants to look at each: 1 and the
+ * line with its newline, or a piece of LINES_PIECE_MAX bytes of a longer one;
+ * 0 when all bytes are taken and the rest of them is in pending; -ENOMEM. The
+ * line is valid until the next call. pending has LINES_PIECE_MAX as maximum.
+ */
+int line_split(struct buf *pending, const char **bytes, size_t *n,
+    const char **line, size_t *len);
 
 #endif

@@ -1,6 +1,7 @@
 /* See program.h. */
 #include "agent/program.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -278,6 +279,79 @@ int program_resolve(struct program *p, char **args, bool is_module,
     if (rc < 0)
         program_fini(p);
     return rc;
+}
+
+/* --- The command of one worker ------------------------------------------ */
+
+/*
+ * The length of the macro at text if it is the local rank's, else 0. A name
+ * ends where string.Template ends it, so $local_ranks is another one.
+ */
+static size_t macro_length(const char *text)
+{
+    static const char name[] = "local_rank";
+    size_t n = sizeof(name) - 1;
+    unsigned char after;
+
+    if (strncmp(text, "${", 2) == 0)
+        return strncmp(text + 2, name, n) == 0 && text[2 + n] == '}' ? n + 3
+                                                                     : 0;
+    if (text[0] != '$' || strncmp(text + 1, name, n) != 0)
+        return 0;
+    after = (unsigned char)text[1 + n];
+    return after == '_' || (after < 0x80 && isalnum(after)) ? 0 : n + 1;
+}
+
+/* Writes arg with its macros replaced to out, unless that is NULL. Returns
+ * the length with the NUL; 0 if there is nothing to replace. */
+static size_t expand(const char *arg, const char *rank, char *out)
+{
+    size_t rank_len = strlen(rank);
+    bool has_macro = false;
+    size_t len = 0;
+
+    while (*arg != '\0') {
+        size_t macro = macro_length(arg);
+        /* What follows $$ begins no macro. */
+        size_t n = strncmp(arg, "$$", 2) == 0 ? 2 : 1;
+
+        if (out != NULL)
+            memcpy(out + len, macro > 0 ? rank : arg, macro > 0 ? rank_len : n);
+        has_macro = has_macro || macro > 0;
+        len += macro > 0 ? rank_len : n;
+        arg += macro > 0 ? macro : n;
+    }
+    if (out != NULL)
+        out[len] = '\0';
+    return has_macro ? len + 1 : 0;
+}
+
+char **program_argv(const struct program *p, int local_rank)
+{
+    size_t text_len = 0;
+    size_t n = 0;
+    char rank[16];
+    char **argv;
+    char *text;
+
+    snprintf(rank, sizeof(rank), "%d", local_rank);
+    for (; p->argv[n] != NULL; n++)
+        text_len += n > 0 ? expand(p->argv[n], rank, NULL) : 0;
+    /* The pointers first, then the text of what has a macro. */
+    argv = malloc((n + 1) * sizeof(*argv) + text_len);
+    if (argv == NULL)
+        return NULL;
+    text = (char *)(argv + n + 1);
+    memcpy(argv, p->argv, (n + 1) * sizeof(*argv));
+    for (size_t i = 1; i < n; i++) {
+        size_t len = expand(p->argv[i], rank, NULL);
+
+        if (len == 0)
+            continue;
+        argv[i] = text;
+        text += expand(p->argv[i], rank, text);
+    }
+    return argv;
 }
 
 void program_fini(struct program *p)

@@ -37,6 +37,14 @@ struct program {
 int program_resolve(struct program *p, char **args, bool is_module,
     bool is_no_python, struct err *e);
 
+/*
+ * The command of one worker: $local_rank and ${local_rank} in every argument
+ * but argv[0] are replaced, all else stays as it was typed ($$ too, of which
+ * torchrun makes $). One allocation, freed with free(); what has no macro is
+ * borrowed from p. NULL when out of memory.
+ */
+char **program_argv(const struct program *p, int local_rank);
+
 void program_fini(struct program *p);
 
 #endif

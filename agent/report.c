@@ -8,12 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 
+#include "agent/error_file.h"
+#include "agent/hints.h"
 #include "agent/program.h"
 #include "agent/signal_names.h"
 #include "rendezvous/base/clock.h"
 
 #define REPORT_TEXT_MAX 256
+/* Of a traceback the end is shown, where the error is. */
+#define TRACEBACK_MAX (64 * 1024)
 
 /* exec says what is wrong with the file; fork and the pipes before it, what
  * this machine is short of. */
@@ -40,6 +45,15 @@ static void describe_start_error(int error, char *out, size_t size)
     }
 }
 
+static void describe_unkillable(pid_t pid, char *out, size_t size)
+{
+    char state[128];
+
+    hint_process_state(pid, state, sizeof(state));
+    snprintf(out, size, "could not be killed (pid %d%s%s)", (int)pid,
+        state[0] != '\0' ? ", " : "", state);
+}
+
 void report_outcome(const struct lc_worker *w, char *out, size_t size)
 {
     int status = w->wait_status;
@@ -47,7 +61,7 @@ void report_outcome(const struct lc_worker *w, char *out, size_t size)
     if (w->outcome == LC_OUT_NOT_BEGUN)
         describe_start_error(w->start_error, out, size);
     else if (w->state == LC_WORKER_RUNNING)
-        snprintf(out, size, "could not be killed (pid %d)", (int)w->pid);
+        describe_unkillable(w->pid, out, size);
     else if (w->state == LC_WORKER_NEW)
         snprintf(out, size, "not started");
     else if (WIFSIGNALED(status))
@@ -129,31 +143,266 @@ static int add_alike(
     return rc == 0 ? add(out, ": %s\n", lines[i].text) : rc;
 }
 
-static int add_first_failure(const struct lifecycle *lc, const char *title,
-    const char *host, int rank_base, struct buf *out)
+/* The time of a death as torchrun writes it, with milliseconds. */
+static void format_time(
+    const struct report_input *in, uint64_t ns, char *out, size_t size)
 {
-    const struct lc_worker *w = &lc->workers[lc->first_failure];
+    int64_t unix_ns = (int64_t)ns + in->clock_offset_ns;
+    time_t seconds = (time_t)(unix_ns / (int64_t)CLOCK_NS_PER_S);
+    struct tm tm;
+    size_t n;
+
+    localtime_r(&seconds, &tm);
+    n = strftime(out, size, "%Y-%m-%d_%H:%M:%S", &tm);
+    snprintf(out + n, size - n, ".%03d",
+        (int)(unix_ns % (int64_t)CLOCK_NS_PER_S / 1000000));
+}
+
+/* Lines after the first are indented; what is too long loses its start. */
+static int add_indented(struct buf *out, const char *text)
+{
+    size_t len = strlen(text);
+    int rc = 0;
+
+    while (len > 0 && text[len - 1] == '\n')
+        len--;
+    if (len > TRACEBACK_MAX) {
+        text += len - TRACEBACK_MAX;
+        len = TRACEBACK_MAX;
+        rc = add(out, "[...] ");
+    }
+    while (rc == 0 && len > 0) {
+        const char *end = memchr(text, '\n', len);
+        size_t n = end != NULL ? (size_t)(end - text) : len;
+
+        rc = buf_append(out, text, n);
+        if (end != NULL && rc == 0)
+            rc = add(out, "\n  ");
+        text += end != NULL ? n + 1 : n;
+        len -= end != NULL ? n + 1 : n;
+    }
+    return rc == 0 ? add(out, "\n") : rc;
+}
+
+/* What the worker itself says: the traceback, preceded by the message unless
+ * that is part of it. */
+static int add_traceback(
+    const struct lc_worker *w, const struct error_file *f, struct buf *out)
+{
+    int rc = add(out, "  traceback : ");
+
+    if (rc == 0 && f->traceback != NULL) {
+        if (f->message != NULL && strstr(f->traceback, f->message) == NULL) {
+            rc = add_indented(out, f->message);
+            if (rc == 0)
+                rc = add(out, "  ");
+        }
+        return rc == 0 ? add_indented(out, f->traceback) : rc;
+    }
+    if (rc == 0 && f->message != NULL)
+        return add_indented(out, f->message);
+    if (rc == 0 && w->outcome != LC_OUT_NOT_BEGUN &&
+        WIFSIGNALED(w->wait_status))
+        return add(out, "Signal %d (%s) received by PID %d\n",
+            WTERMSIG(w->wait_status), signal_name(WTERMSIG(w->wait_status)),
+            (int)w->pid);
+    return rc == 0 ? add(out, "<N/A>\n") : rc;
+}
+
+/* torchrun's form: the code, or minus the signal's number and its name. */
+static int add_exitcode(const struct lc_worker *w, struct buf *out)
+{
+    if (WIFSIGNALED(w->wait_status))
+        return add(out, "  exitcode  : %d (pid: %d) (%s)\n",
+            -WTERMSIG(w->wait_status), (int)w->pid,
+            signal_name(WTERMSIG(w->wait_status)));
+    return add(out, "  exitcode  : %d (pid: %d)\n", WEXITSTATUS(w->wait_status),
+        (int)w->pid);
+}
+
+/* torchrun's fields of a failure, then crun's own. */
+static int add_fields(const struct report_input *in, int worker,
+    const struct error_file *f, struct buf *out)
+{
+    const struct lc_worker *w = &in->life->workers[worker];
+    const struct report_worker *more = &in->workers[worker];
+    bool has_file = f->json != NULL || f->problem[0] != '\0';
+    char when[64], hint[1024];
+    int rc;
+
+    format_time(in, w->ended_ns, when, sizeof(when));
+    rc = add(out, "  time      : %s\n  host      : %s\n", when, in->host);
+    if (rc == 0)
+        rc = add(out, "  rank      : %d (local_rank: %d)\n",
+            in->rank_base + worker, worker);
+    if (rc == 0 && w->outcome != LC_OUT_NOT_BEGUN)
+        rc = add_exitcode(w, out);
+    if (rc == 0)
+        rc = add(
+            out, "  error_file: %s\n", has_file ? more->error_file : "<N/A>");
+    if (rc == 0 && f->problem[0] != '\0')
+        rc = add(out, "              cannot be read: %s\n", f->problem);
+    if (rc == 0)
+        rc = add_traceback(w, f, out);
+    if (rc == 0 && more->last_call != NULL)
+        rc = add(out, "  last call : %s\n", more->last_call);
+    if (rc == 0 && more->stderr_file != NULL)
+        rc = add(out, "  stderr    : %s\n", more->stderr_file);
+    if (rc == 0 &&
+        hint_for(w, in->oom_kills, more->stderr_file, hint, sizeof(hint)))
+        rc = add(out, "  hint      : %s\n", hint);
+    return rc;
+}
+
+static int add_first_failure(const struct report_input *in, struct buf *out)
+{
+    int worker = in->life->first_failure;
+    const struct lc_worker *w = &in->life->workers[worker];
+    struct error_file f;
     char how[256];
+    int rc;
 
     report_outcome(w, how, sizeof(how));
     if (w->outcome == LC_OUT_NOT_BEGUN)
-        return add(out,
-            "crun: %s FAILED: rank %d (local rank %d, host %s) "
-            "%s\n",
-            title, rank_base + lc->first_failure, lc->first_failure, host, how);
-    return add(out,
-        "crun: %s FAILED: rank %d (local rank %d, pid %d, host %s) failed "
-        "first: %s after %.3f s\n",
-        title, rank_base + lc->first_failure, lc->first_failure, (int)w->pid,
-        host, how,
-        (double)(w->ended_ns - w->started_ns) / (double)CLOCK_NS_PER_S);
+        rc = add(out, "crun: %s FAILED: rank %d (local rank %d, host %s) %s\n",
+            in->title, in->rank_base + worker, worker, in->host, how);
+    else
+        rc = add(out,
+            "crun: %s FAILED: rank %d (local rank %d, pid %d, host %s) failed "
+            "first: %s after %.3f s\n",
+            in->title, in->rank_base + worker, worker, (int)w->pid, in->host,
+            how,
+            (double)(w->ended_ns - w->started_ns) / (double)CLOCK_NS_PER_S);
+    if (rc < 0)
+        return rc;
+    error_file_read(&f, in->workers[worker].error_file);
+    rc = add_fields(in, worker, &f, out);
+    error_file_fini(&f);
+    return rc;
 }
 
-int report_write(const struct lifecycle *lc, const char *title,
-    const char *host, int rank_base, struct buf *out)
+/* "rank 3 (...): how: words of its own" */
+static int add_other(const struct report_input *in, int worker,
+    const char *also, const char *words, struct buf *out)
 {
-    struct rank_line *lines;
+    const struct lc_worker *w = &in->life->workers[worker];
+    struct error_file f;
+    char how[256];
+    int rc;
+
+    report_outcome(w, how, sizeof(how));
+    error_file_read(&f, in->workers[worker].error_file);
+    if (f.message != NULL)
+        words = f.message;
+    rc = add(out, "crun:   rank %d (local rank %d, pid %d)%s: %s",
+        in->rank_base + worker, worker, (int)w->pid, also, how);
+    if (rc == 0 && words != NULL)
+        rc = add(out, ": %.*s", (int)strcspn(words, "\n"), words);
+    error_file_fini(&f);
+    return rc == 0 ? add(out, "\n") : rc;
+}
+
+/* The one that ended next after those told, of those with this outcome. */
+static int find_next(const struct lifecycle *lc, const struct rank_line *lines,
+    enum lc_outcome outcome)
+{
+    int next = -1;
+
+    for (int i = 0; i < lc->nworkers; i++)
+        if (!lines[i].is_told && lc->workers[i].outcome == outcome &&
+            (next < 0 || lc->workers[i].ended_ns < lc->workers[next].ended_ns))
+            next = i;
+    return next;
+}
+
+/* Failures in the order of their deaths, then those on account of them. */
+static int add_others(
+    const struct report_input *in, struct rank_line *lines, struct buf *out)
+{
     int rc = 0;
+    int i;
+
+    while (rc == 0 && (i = find_next(in->life, lines, LC_OUT_FAILED)) >= 0) {
+        lines[i].is_told = true;
+        rc = add_other(in, i, " failed too", NULL, out);
+    }
+    while (
+        rc == 0 && (i = find_next(in->life, lines, LC_OUT_COLLATERAL)) >= 0) {
+        lines[i].is_told = true;
+        rc = add_other(
+            in, i, " ended on account of it", in->workers[i].collateral, out);
+    }
+    return rc;
+}
+
+/* The earlier rounds, and why there is no further one. */
+static int add_history(const struct report_input *in, struct buf *out)
+{
+    const struct restarts *r = in->restarts;
+    int rc = 0;
+
+    for (int i = 0; i < r->nhistory && rc == 0; i++) {
+        const struct round_end *end = &r->history[i];
+        struct lc_worker w = {.state = LC_WORKER_ENDED,
+            .outcome = end->outcome,
+            .wait_status = end->wait_status,
+            .start_error = end->start_error};
+        char how[256];
+
+        if (end->restart_count == r->count && in->life->first_failure >= 0)
+            break; /* the round that is reported above */
+        report_outcome(&w, how, sizeof(how));
+        rc = add(out,
+            "crun:   round %d: rank %d failed first: %s after %.3f s\n",
+            end->restart_count, in->rank_base + end->local_rank, how,
+            (double)end->lived_ns / (double)CLOCK_NS_PER_S);
+        if (rc == 0 && i + 1 == RESTARTS_HISTORY_MAX / 2 && r->nforgotten > 0)
+            rc = add(out, "crun:   ... %d more\n", r->nforgotten);
+    }
+    if (rc == 0 && in->verdict == RESTARTS_EXHAUSTED && r->max_restarts > 0)
+        rc = add(out, "crun:   no restart is left of --max_restarts=%d\n",
+            r->max_restarts);
+    if (rc == 0 && in->verdict == RESTARTS_CRASH_LOOP)
+        rc = add(out,
+            "crun:   no further restart: %d rounds in a row lived for less "
+            "than %.3f s (--crash_loop)\n",
+            r->nshort, (double)r->crash_loop_ms / 1000.0);
+    return rc;
+}
+
+static int write_all(
+    const struct report_input *in, struct rank_line *lines, struct buf *out)
+{
+    const struct lifecycle *lc = in->life;
+    int rc = 0;
+
+    if (lc->first_failure >= 0) {
+        lines[lc->first_failure].is_told = true;
+        rc = add_first_failure(in, out);
+    }
+    if (rc == 0 && lc->stop_signal != 0)
+        rc = add(out, "crun: %s was stopped by %s sent to crun\n", in->title,
+            signal_name(lc->stop_signal));
+    else if (rc == 0 && lc->is_parent_lost)
+        rc =
+            add(out, "crun: %s was stopped since crun was killed\n", in->title);
+    if (rc == 0)
+        rc = add_others(in, lines, out);
+    for (int i = 0; i < lc->nworkers && rc == 0; i++)
+        if (!lines[i].is_told)
+            rc = add_alike(lines, lc->nworkers, i, in->rank_base, out);
+    if (rc == 0)
+        rc = add_history(in, out);
+    if (rc == 0 && lc->gave_up)
+        rc = add(out, "crun: processes are left that could not be ended\n");
+    return rc;
+}
+
+int report_write(const struct report_input *in, struct buf *out)
+{
+    const struct lifecycle *lc = in->life;
+    struct rank_line *lines;
+    int rc;
 
     if (lifecycle_exit_code(lc) == 0 && !lc->gave_up)
         return 0;
@@ -162,20 +411,7 @@ int report_write(const struct lifecycle *lc, const char *title,
         return -ENOMEM;
     for (int i = 0; i < lc->nworkers; i++)
         describe(&lc->workers[i], &lines[i]);
-    if (lc->first_failure >= 0) {
-        lines[lc->first_failure].is_told = true;
-        rc = add_first_failure(lc, title, host, rank_base, out);
-    }
-    if (rc == 0 && lc->stop_signal != 0)
-        rc = add(out, "crun: %s was stopped by %s sent to crun\n", title,
-            signal_name(lc->stop_signal));
-    else if (rc == 0 && lc->is_parent_lost)
-        rc = add(out, "crun: %s was stopped since crun was killed\n", title);
-    for (int i = 0; i < lc->nworkers && rc == 0; i++)
-        if (!lines[i].is_told)
-            rc = add_alike(lines, lc->nworkers, i, rank_base, out);
-    if (rc == 0 && lc->gave_up)
-        rc = add(out, "crun: processes are left that could not be ended\n");
+    rc = write_all(in, lines, out);
     free(lines);
     return rc;
 }

@@ -65,6 +65,8 @@ spawn_child(void *arg)
         goto fail;
     if (setrlimit(RLIMIT_NOFILE, &s->nofile) < 0)
         goto fail;
+    if (s->cpus != NULL && sched_setaffinity(0, s->cpus_size, s->cpus) < 0)
+        goto fail;
     if (sigprocmask(SIG_SETMASK, &s->mask, NULL) < 0)
         goto fail;
     execve(s->path, s->argv, s->envp);

@@ -6,7 +6,9 @@
 #ifndef CRUN_AGENT_SPAWN_H
 #define CRUN_AGENT_SPAWN_H
 
+#include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/resource.h>
 #include <sys/types.h>
 
@@ -19,6 +21,8 @@ struct spawn {
     sigset_t mask; /* signal mask of the worker */
     sigset_t reset; /* signals that get their default action */
     struct rlimit nofile;
+    const cpu_set_t *cpus; /* CPUs it may run on; NULL: ours */
+    size_t cpus_size; /* bytes of it */
 };
 
 /*

@@ -17,19 +17,14 @@ struct setting {
 
 #define SETTINGS_MAX 24
 
-static const char *find(char *const *env, const char *name)
+const char *worker_vars_find(char *const *base, const char *name)
 {
     size_t n = strlen(name);
 
-    for (; *env != NULL; env++)
-        if (strncmp(*env, name, n) == 0 && (*env)[n] == '=')
-            return *env + n + 1;
+    for (; *base != NULL; base++)
+        if (strncmp(*base, name, n) == 0 && (*base)[n] == '=')
+            return *base + n + 1;
     return NULL;
-}
-
-bool worker_vars_limits_omp(const struct worker_vars *v, char *const *base)
-{
-    return v->local_world_size > 1 && find(base, ENV_OMP_NUM_THREADS) == NULL;
 }
 
 static size_t list_settings(const struct worker_vars *v, char *const *base,
@@ -52,20 +47,27 @@ static size_t list_settings(const struct worker_vars *v, char *const *base,
     s[n++] = (struct setting){ENV_RESTART_COUNT, NULL, v->restart_count};
     s[n++] = (struct setting){ENV_MAX_RESTARTS, NULL, v->max_restarts};
     s[n++] = (struct setting){ENV_RUN_ID, v->run_id, 0};
-    s[n++] = (struct setting){ENV_USE_AGENT_STORE, "True", 0};
-    /* Empty: there is no log folder to put an error file into. */
-    s[n++] = (struct setting){ENV_ERROR_FILE, "", 0};
     s[n++] = (struct setting){
-        ENV_SIGNALS_TO_HANDLE, "SIGTERM,SIGINT,SIGHUP,SIGQUIT", 0};
-    if (find(base, ENV_NCCL_ASYNC_ERROR_HANDLING) == NULL)
+        ENV_USE_AGENT_STORE, v->has_agent_store ? "True" : "False", 0};
+    s[n++] = (struct setting){ENV_ERROR_FILE, v->error_file, 0};
+    s[n++] = (struct setting){ENV_SIGNALS_TO_HANDLE, v->signals_text, 0};
+    if (worker_vars_find(base, ENV_NCCL_ASYNC_ERROR_HANDLING) == NULL)
         s[n++] = (struct setting){ENV_NCCL_ASYNC_ERROR_HANDLING, NULL, 1};
-    if (worker_vars_limits_omp(v, base))
-        s[n++] = (struct setting){ENV_OMP_NUM_THREADS, NULL, 1};
+    if (v->omp_num_threads != NULL)
+        s[n++] = (struct setting){ENV_OMP_NUM_THREADS, v->omp_num_threads, 0};
+    if (v->visible_devices != NULL)
+        s[n++] =
+            (struct setting){ENV_CUDA_VISIBLE_DEVICES, v->visible_devices, 0};
+    if (v->agent != NULL)
+        s[n++] = (struct setting){ENV_AGENT, v->agent, 0};
     return n;
 }
 
 static bool is_overridden(const char *entry, const struct setting *s, size_t n)
 {
+    /* A launcher around this one has an agent of its own. */
+    if (strncmp(entry, ENV_AGENT "=", sizeof(ENV_AGENT)) == 0)
+        return true;
     for (size_t i = 0; i < n; i++) {
         size_t len = strlen(s[i].name);
 

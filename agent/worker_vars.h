@@ -20,6 +20,12 @@ struct worker_vars {
     const char *master_addr;
     int master_port;
     const char *run_id;
+    bool has_agent_store; /* TORCHELASTIC_USE_AGENT_STORE */
+    const char *error_file; /* "": none */
+    const char *signals_text; /* TORCHELASTIC_SIGNALS_TO_HANDLE */
+    const char *omp_num_threads; /* NULL: as inherited */
+    const char *visible_devices; /* CUDA_VISIBLE_DEVICES; NULL: as inherited */
+    const char *agent; /* CRUN_AGENT; NULL: not set, nor inherited */
 };
 
 /*
@@ -28,8 +34,7 @@ struct worker_vars {
  */
 char **worker_vars_build(const struct worker_vars *v, char *const *base);
 
-/* torchrun's rule: with several workers and no OMP_NUM_THREADS at all (an
- * empty one counts as set), each worker gets OMP_NUM_THREADS=1. */
-bool worker_vars_limits_omp(const struct worker_vars *v, char *const *base);
+/* The value of name in base; NULL if it is not there. */
+const char *worker_vars_find(char *const *base, const char *name);
 
 #endif

@@ -5,12 +5,15 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent/agent.h"
-#include "agent/devices.h"
+#include "agent/binding.h"
 #include "agent/front.h"
-#include "agent/lifecycle.h"
+#include "cmd/completion.h"
+#include "cmd/dry_run.h"
+#include "cmd/job_build.h"
 #include "cmd/options.h"
 #include "cmd/standard_fds.h"
 #include "rendezvous/base/log.h"
@@ -28,53 +31,99 @@ static int usage_error(const struct err *e)
     return EXIT_USAGE;
 }
 
+static int failed(const struct err *e)
+{
+    fprintf(stderr, "crun: error: %s\n", e->msg);
+    return EXIT_FAILED;
+}
+
+/* --help and the like. */
+static int inform(const struct options *o)
+{
+    if (o->is_help)
+        options_print_help(stdout);
+    else if (o->is_version)
+        puts("crun " CRUN_VERSION);
+    else
+        completion_print(options_table(), "crun", o->print_completion, stdout);
+    return fflush(stdout) == 0 ? 0 : EXIT_FAILED;
+}
+
+static int print_bindings(const struct job *job, struct err *e)
+{
+    char *text = binding_report(job->binding, job->nproc);
+
+    if (text == NULL)
+        return err_set(e, -ENOMEM, "out of memory");
+    fputs(text, stderr);
+    free(text);
+    return 0;
+}
+
 static int run(void *job)
 {
     return agent_run(job);
 }
 
+/* With a job that is complete. */
+static int launch(struct job *job, const struct options *o)
+{
+    struct err e = {0};
+
+    if (o->has_report_bindings && print_bindings(job, &e) < 0)
+        return failed(&e);
+    if (!o->is_dry_run)
+        return front_run(&job->inherited, run, job);
+    if (dry_run_print(job, o, stdout) < 0 || fflush(stdout) != 0) {
+        err_set(&e, -EIO, "the job cannot be printed");
+        return failed(&e);
+    }
+    return 0;
+}
+
+static int build_and_launch(struct job *job, const struct options *o)
+{
+    struct job_parts parts = {0};
+    struct err e = {0};
+    int code, rc;
+
+    rc = job_build(job, &parts, o, &e);
+    if (rc == -EINVAL) {
+        code = usage_error(&e);
+    } else if (rc < 0 || program_resolve(&job->program, o->program,
+                             o->is_module, o->is_no_python, &e) < 0) {
+        code = failed(&e);
+    } else {
+        code = launch(job, o);
+        program_fini(&job->program);
+    }
+    job_parts_fini(&parts, job);
+    return code;
+}
+
 int main(int argc, char **argv)
 {
     struct options o;
-    struct job job = {.grace_ms = LC_GRACE_DEFAULT_MS};
+    struct job job = {0};
     struct err e = {0};
-    int code;
+    int code, rc;
 
     inherited_save(&job.inherited);
     /* A broken stderr or a full disk is an error, not our death. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     log_init("crun");
-    if (options_parse(&o, argc, argv, &e) < 0)
-        return usage_error(&e);
-    if (o.is_help) {
-        options_print_help(stdout);
-        return fflush(stdout) == 0 ? 0 : EXIT_FAILED;
+    rc = options_parse(&o, argc, argv, &e);
+    if (rc < 0) {
+        code = usage_error(&e);
+    } else if (o.is_help || o.is_version || o.print_completion != NULL) {
+        code = inform(&o);
+    } else if ((rc = standard_fds_open()) < 0) {
+        err_set(&e, rc, "/dev/null: %s", strerror(-rc));
+        code = failed(&e);
+    } else {
+        code = build_and_launch(&job, &o);
     }
-    if (o.is_version) {
-        puts("crun " CRUN_VERSION);
-        return fflush(stdout) == 0 ? 0 : EXIT_FAILED;
-    }
-    if (standard_fds_open() < 0) {
-        fprintf(stderr, "crun: error: /dev/null: %s\n", strerror(errno));
-        return EXIT_FAILED;
-    }
-    job.nproc = devices_nproc(o.nproc_per_node, &e);
-    if (job.nproc < 0)
-        return usage_error(&e);
-    if (program_resolve(
-            &job.program, o.program, o.is_module, o.is_no_python, &e) < 0) {
-        fprintf(stderr, "crun: error: %s\n", e.msg);
-        return EXIT_FAILED;
-    }
-    job.master_addr = o.master_addr != NULL ? o.master_addr : "127.0.0.1";
-    /* Without a port torchrun runs on its own, with a random run id; with
-     * one it is a static job, which it calls "none". */
-    job.master_port =
-        o.master_port == OPTIONS_PORT_UNSET ? 0 : (int)o.master_port;
-    job.run_id = o.master_port == OPTIONS_PORT_UNSET ? NULL : "none";
-
-    code = front_run(&job.inherited, run, &job);
-    program_fini(&job.program);
+    options_fini(&o);
     return code;
 }

@@ -51,33 +51,64 @@ struct settings {
     enum store_dialect old_dialect;
 };
 
-#define FIELD(field) offsetof(struct settings, field)
+#define FIELD(field) .offset = offsetof(struct settings, field)
 #define SIZE_LIMIT ((int64_t)1 << 40)
+#define A_SIZE .type = OPTION_SIZE, .min = 1, .max = SIZE_LIMIT, .value = "SIZE"
+#define A_NUMBER .type = OPTION_NUMBER, .max = INT32_MAX, .value = "N"
 
 static const struct option options[] = {
-    {"listen", 0, OPTION_TEXT, FIELD(listen), 0, 0, "HOST:PORT",
-        "where to listen: an address or name of this machine,\n"
-        "IPv6 as [::1]:PORT, * or nothing for all addresses;\n"
-        "port 0 is any free one"},
-    {"ready-fd", 0, OPTION_NUMBER, FIELD(ready_fd), 3, INT32_MAX, "N",
-        "also write the line HOST:PORT to descriptor N, and close it"},
-    {"max-clients", 0, OPTION_NUMBER, FIELD(max_clients), 1, INT32_MAX, "N",
-        "connections at a time (default 65536)"},
-    {"max-key-bytes", 0, OPTION_SIZE, FIELD(max_key), 1, SIZE_LIMIT, "SIZE",
-        "length of a key (default 8K)"},
-    {"max-value-bytes", 0, OPTION_SIZE, FIELD(max_value), 1, SIZE_LIMIT, "SIZE",
-        "length of a value (default 128M)"},
-    {"max-keys", 0, OPTION_NUMBER, FIELD(max_keys), 1, INT32_MAX, "N",
-        "keys in one request (default 131072)"},
-    {"max-memory", 0, OPTION_SIZE, FIELD(max_memory), 1, SIZE_LIMIT, "SIZE",
-        "memory for keys, values and buffers (default 1G)"},
-    {"old-clients", 0, OPTION_TEXT, FIELD(old_clients), 0, 0, "1.13|2.1|none",
-        "how to read clients older than PyTorch 2.2, which do not\n"
-        "tell their version: as 1.13 and 2.0 (default), as 2.1,\n"
-        "or not at all"},
-    {"help", 'h', OPTION_FLAG, FIELD(is_help), 0, 0, NULL, "print this text"},
-    {"version", 0, OPTION_FLAG, FIELD(is_version), 0, 0, NULL,
-        "print the version"},
+    {.name = "listen",
+        .type = OPTION_TEXT,
+        FIELD(listen),
+        .value = "HOST:PORT",
+        .group = "options (SIZE is in bytes, or ends in K, M or G)",
+        .help = "where to listen: an address or name of this\n"
+                "machine, IPv6 as [::1]:PORT, * or nothing for\n"
+                "all addresses; port 0 is any free one"},
+    {.name = "ready-fd",
+        A_NUMBER,
+        FIELD(ready_fd),
+        .min = 3,
+        .help = "also write the line HOST:PORT to descriptor N,\n"
+                "and close it"},
+    {.name = "max-clients",
+        A_NUMBER,
+        FIELD(max_clients),
+        .min = 1,
+        .help = "connections at a time (default 65536)"},
+    {.name = "max-key-bytes",
+        A_SIZE,
+        FIELD(max_key),
+        .help = "length of a key (default 8K)"},
+    {.name = "max-value-bytes",
+        A_SIZE,
+        FIELD(max_value),
+        .help = "length of a value (default 128M)"},
+    {.name = "max-keys",
+        A_NUMBER,
+        FIELD(max_keys),
+        .min = 1,
+        .help = "keys in one request (default 131072)"},
+    {.name = "max-memory",
+        A_SIZE,
+        FIELD(max_memory),
+        .help = "memory for keys, values and buffers (default 1G)"},
+    {.name = "old-clients",
+        .type = OPTION_TEXT,
+        FIELD(old_clients),
+        .value = "1.13|2.1|none",
+        .help = "how to read clients older than PyTorch 2.2,\n"
+                "which do not tell their version: as 1.13 and\n"
+                "2.0 (default), as 2.1, or not at all"},
+    {.name = "help",
+        .letter = 'h',
+        .type = OPTION_FLAG,
+        FIELD(is_help),
+        .help = "print this text"},
+    {.name = "version",
+        .type = OPTION_FLAG,
+        FIELD(is_version),
+        .help = "print the version"},
 };
 
 static const struct option_table table = {
@@ -139,6 +170,7 @@ static int parse_old_clients(struct settings *s, struct err *e)
 static int parse(struct settings *s, int argc, char **argv, struct err *e)
 {
     const struct store_limits defaults = STORE_LIMITS_DEFAULT;
+    const struct option_target target = {.base = s};
     int rest, rc;
 
     *s = (struct settings){.old_clients = "1.13",
@@ -148,7 +180,7 @@ static int parse(struct settings *s, int argc, char **argv, struct err *e)
         .max_value = (int64_t)defaults.value_len,
         .max_keys = (int64_t)defaults.list_count,
         .max_memory = (int64_t)defaults.memory};
-    rc = option_table_parse(&table, s, argc, argv, &rest, e);
+    rc = option_table_parse(&table, &target, argc, argv, &rest, e);
     if (rc < 0 || s->is_help || s->is_version)
         return rc;
     if (rest < argc)
@@ -168,10 +200,9 @@ static void print_help(void)
         "\n"
         "Hosts a store that speaks the protocol of PyTorch's TCPStore, until\n"
         "SIGTERM or SIGINT. When it listens it prints HOST:PORT.\n"
-        "\n"
-        "options (SIZE is in bytes, or ends in K, M or G):\n",
+        "\n",
         stdout);
-    option_table_print(&table, stdout);
+    option_table_print(&table, NULL, stdout);
     fputs("\n"
           "environment: LOGLEVEL (ERROR, WARNING, INFO, DEBUG)\n"
           "\n"

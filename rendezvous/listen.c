@@ -80,8 +80,8 @@ static int set_options(int fd, const struct sockaddr *sa, bool is_alone)
                          &((const struct sockaddr_in6 *)sa)->sin6_addr));
 }
 
-/* A listening socket, or a negative errno. */
-static int open_listener(const struct addrinfo *ai, bool is_alone)
+/* A bound socket, or a negative errno. */
+static int open_socket(const struct addrinfo *ai, bool is_alone, bool listens)
 {
     int fd, rc;
 
@@ -92,7 +92,8 @@ static int open_listener(const struct addrinfo *ai, bool is_alone)
     if (rc < 0)
         goto fail;
     /* The kernel cuts the backlog down to net.core.somaxconn. */
-    if (bind(fd, ai->ai_addr, ai->ai_addrlen) < 0 || listen(fd, INT_MAX) < 0) {
+    if (bind(fd, ai->ai_addr, ai->ai_addrlen) < 0 ||
+        (listens && listen(fd, INT_MAX) < 0)) {
         rc = -errno;
         goto fail;
     }
@@ -123,7 +124,8 @@ static void close_all(const int *fds, int n)
  * port of the first. Returns their number or a negative errno; *port is the
  * port at the end or that of the failure.
  */
-static int open_listeners(struct addrinfo *list, int fds[LISTEN_MAX], int *port)
+static int open_sockets(
+    struct addrinfo *list, bool listens, int fds[LISTEN_MAX], int *port)
 {
     int rc = -EADDRNOTAVAIL;
     int n = 0;
@@ -142,7 +144,7 @@ static int open_listeners(struct addrinfo *list, int fds[LISTEN_MAX], int *port)
         memcpy(&ss, ai->ai_addr, ai->ai_addrlen);
         with_port.ai_addr = (struct sockaddr *)&ss;
         set_port(with_port.ai_addr, *port);
-        fd = open_listener(&with_port, list->ai_next == NULL);
+        fd = open_socket(&with_port, list->ai_next == NULL, listens);
         if (fd == -EADDRNOTAVAIL || fd == -EAFNOSUPPORT)
             continue; /* not of this machine, or IPv6 is off */
         rc = fd;
@@ -202,8 +204,8 @@ int listen_check_name(
     return rc;
 }
 
-int listen_open(const char *host, int port, int fds[LISTEN_MAX],
-    int *bound_port, struct err *e)
+static int open_port(const char *host, int port, bool listens,
+    int fds[LISTEN_MAX], int *bound_port, struct err *e)
 {
     struct addrinfo *list = NULL;
     int chosen = port;
@@ -215,14 +217,26 @@ int listen_open(const char *host, int port, int fds[LISTEN_MAX],
         host, port, clock_deadline_ns(LISTEN_RESOLVE_MS), &list, e);
     if (rc < 0)
         return rc;
-    n = open_listeners(list, fds, &chosen);
+    n = open_sockets(list, listens, fds, &chosen);
     for (int i = 1; port == 0 && n == -EADDRINUSE && i < LISTEN_TRIES; i++) {
         chosen = 0;
-        n = open_listeners(list, fds, &chosen);
+        n = open_sockets(list, listens, fds, &chosen);
     }
     freeaddrinfo(list);
     if (n < 0)
         return listen_error(host, chosen, n, e);
     *bound_port = chosen;
     return n;
+}
+
+int listen_open(const char *host, int port, int fds[LISTEN_MAX],
+    int *bound_port, struct err *e)
+{
+    return open_port(host, port, true, fds, bound_port, e);
+}
+
+int listen_reserve(const char *host, int port, int fds[LISTEN_MAX],
+    int *bound_port, struct err *e)
+{
+    return open_port(host, port, false, fds, bound_port, e);
 }

@@ -23,6 +23,14 @@
 int listen_open(const char *host, int port, int fds[LISTEN_MAX],
     int *bound_port, struct err *e);
 
+/*
+ * Binds the sockets and does not listen: nobody is given the port by the
+ * kernel, but a program that sets SO_REUSEADDR, as servers do, may listen at
+ * it. For a port that a worker shall listen at.
+ */
+int listen_reserve(const char *host, int port, int fds[LISTEN_MAX],
+    int *bound_port, struct err *e);
+
 /* Whether listen_open() would find addresses for the name before the deadline:
  * 0, or one of the last two errors. */
 int listen_check_name(

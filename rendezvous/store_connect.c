@@ -15,7 +15,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <netdb.h>
-#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +22,7 @@
 #include <unistd.h>
 
 #include "rendezvous/base/clock.h"
+#include "rendezvous/interrupt.h"
 #include "rendezvous/resolve.h"
 #include "rendezvous/store_io.h"
 
@@ -428,20 +428,21 @@ static int try_host(struct store_peer *peer, const char *host, int port,
 
 /* --- Again and again ----------------------------------------------------- */
 
-static void pause_before_retry(int *delay_ms, uint64_t deadline_ns)
+static int pause_before_retry(int *delay_ms, uint64_t deadline_ns)
 {
     uint16_t random = 0x8000;
-    int left = clock_left_ms(deadline_ns);
+    uint64_t end_ns;
     int ms;
 
     if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
         random = (uint16_t)(getpid() * 40503u);
     /* From half to one and a half of the delay. */
     ms = *delay_ms / 2 + (int)((uint64_t)*delay_ms * random / 0xffff);
-    poll(NULL, 0, ms < left ? ms : left);
     *delay_ms += *delay_ms / 2;
     if (*delay_ms > STORE_RETRY_LAST_MS)
         *delay_ms = STORE_RETRY_LAST_MS;
+    end_ns = clock_deadline_ns(ms);
+    return interrupt_wait(-1, 0, end_ns < deadline_ns ? end_ns : deadline_ns);
 }
 
 int store_connect(struct store_peer *peer, const char *host, int port,
@@ -468,7 +469,8 @@ int store_connect(struct store_peer *peer, const char *host, int port,
             unknown_until_ns = clock_deadline_ns(STORE_UNKNOWN_MS);
         if (!failure.may_pass || clock_now_ns() >= unknown_until_ns)
             break;
-        pause_before_retry(&delay_ms, deadline_ns);
+        if (pause_before_retry(&delay_ms, deadline_ns) == -ECANCELED)
+            return err_set(e, -ECANCELED, "%s", strerror(ECANCELED));
     } while (clock_left_ms(deadline_ns) > 0);
     return err_set(e, last.rc,
         "cannot reach the store at %.200s port %d (%u attempt%s in %.1f s): "

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "rendezvous/base/clock.h"
+#include "rendezvous/interrupt.h"
 
 /* How long a receive blocks, and how much time must be left for that: the
  * kernel's timers are coarse. */
@@ -25,20 +26,6 @@
 #define STORE_IO_IDLE_S 60
 #define STORE_IO_PROBE_S 10
 #define STORE_IO_PROBES 6
-
-static int wait_for(int fd, short events, uint64_t deadline_ns)
-{
-    struct pollfd p = {.fd = fd, .events = events};
-    int n;
-
-    do {
-        n = poll(&p, 1, clock_left_ms(deadline_ns));
-    } while ((n < 0 && errno == EINTR) ||
-             (n == 0 && clock_left_ms(deadline_ns) > 0));
-    if (n < 0)
-        return -errno;
-    return n == 0 ? -ETIMEDOUT : 0;
-}
 
 /* ETIMEDOUT from the kernel is its verdict, not our deadline. */
 static int socket_error(int error)
@@ -74,7 +61,7 @@ static int finish_connect(int fd, uint64_t deadline_ns)
 {
     socklen_t len = sizeof(int);
     int error = 0;
-    int rc = wait_for(fd, POLLOUT, deadline_ns);
+    int rc = interrupt_wait(fd, POLLOUT, deadline_ns);
 
     if (rc < 0)
         return rc;
@@ -147,7 +134,7 @@ int store_io_send(
         size_t left;
 
         if (n < 0 && errno == EAGAIN) {
-            int rc = wait_for(fd, POLLOUT, deadline_ns);
+            int rc = interrupt_wait(fd, POLLOUT, deadline_ns);
 
             if (rc < 0)
                 return rc;
@@ -173,7 +160,7 @@ ssize_t store_io_recv(int fd, void *data, size_t max, uint64_t deadline_ns)
         ssize_t n;
 
         if (!may_block) {
-            int rc = wait_for(fd, POLLIN, deadline_ns);
+            int rc = interrupt_wait(fd, POLLIN, deadline_ns);
 
             if (rc < 0)
                 return rc;

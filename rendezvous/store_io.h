@@ -1,7 +1,8 @@
 /*
  * Bytes over the socket of a store's client, with deadlines (absolute values
  * of clock_now_ns()). -ETIMEDOUT means that the deadline is over, and nothing
- * else: a host that TCP has given up is -EHOSTDOWN.
+ * else: a host that TCP has given up is -EHOSTDOWN. -ECANCELED: the thread's
+ * interrupt is due (interrupt.h).
  */
 #ifndef CRUN_RENDEZVOUS_STORE_IO_H
 #define CRUN_RENDEZVOUS_STORE_IO_H

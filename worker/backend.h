@@ -47,6 +47,7 @@ struct coll_group {
     int rank;
     int size;
     int64_t timeout_ms;
+    uint32_t id; /* in the recorder; 0: the default group */
     pthread_mutex_t lock;
     uint64_t seq;
     coll_status_t failure; /* COLL_OK, or what every later call returns */

@@ -52,6 +52,7 @@ static coll_status_t shm_create(
     size_t size = (size_t)g->size;
     struct shm_state *s = calloc(1, sizeof(*s));
     coll_status_t status;
+    int rc;
 
     if (s == NULL)
         goto fail_memory;
@@ -73,7 +74,12 @@ static coll_status_t shm_create(
     }
     s->may_spin = has_cpu_per_rank(s->size);
     g->state = s;
-    status = shm_connect(g, boot);
+    rc = shm_watch_agent(s);
+    if (rc < 0)
+        status = coll_fail(COLL_ERR_SYSTEM, "coll_init: watch the launcher: %s",
+            strerror(-rc));
+    else
+        status = shm_connect(g, boot);
     if (status != COLL_OK) {
         release(s);
         g->state = NULL;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "coll_agent.h"
 #include "rendezvous/base/clock.h"
 
 /* Thirty years in milliseconds: longer time-outs mean this one, so that no
@@ -52,6 +53,32 @@ void coll_group_destroy(struct coll_group *g)
     free(g);
 }
 
+/* Runs a call between two marks in the recorder. */
+static coll_status_t run_recorded(struct coll_group *g, struct coll_call *call)
+{
+    struct recorder *recorder = coll_agent_recorder();
+    uint64_t now_ns = clock_now_ns();
+    const struct recorder_call entry = {
+        .group = g->id,
+        .seq = call->seq,
+        .count = call->count,
+        .now_ns = now_ns,
+        .root = call->root,
+        .kind = (uint8_t)(1 + call->kind),
+        .dtype =
+            call->kind == COLL_KIND_BARRIER ? 0 : (uint8_t)(1 + call->dtype),
+        .op = call->kind == COLL_KIND_ALL_REDUCE ? (uint8_t)(1 + call->op) : 0,
+    };
+    uint64_t ticket = recorder_enter(recorder, &entry);
+    coll_status_t status;
+
+    call->deadline_ns =
+        now_ns + (uint64_t)g->timeout_ms * CLOCK_NS_PER_MS; /* no overflow */
+    status = g->backend->run(g, call);
+    recorder_finish(recorder, ticket, status, clock_now_ns());
+    return status;
+}
+
 static coll_status_t group_run(struct coll_group *g, struct coll_call *call)
 {
     coll_status_t status;
@@ -61,12 +88,12 @@ static coll_status_t group_run(struct coll_group *g, struct coll_call *call)
         status = coll_fail(g->failure, "%s", g->failure_text);
     } else {
         call->seq = ++g->seq;
-        call->deadline_ns = clock_deadline_ns(g->timeout_ms);
-        status = g->backend->run(g, call);
+        status = run_recorded(g, call);
         if (status != COLL_OK) {
             g->failure = status;
             snprintf(g->failure_text, sizeof(g->failure_text), "%s",
                 coll_last_error());
+            coll_agent_note_failure(status);
         }
     }
     pthread_mutex_unlock(&g->lock);

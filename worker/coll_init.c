@@ -9,8 +9,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "coll_agent.h"
 #include "coll_fds.h"
 #include "coll_worker.h"
 #include "rendezvous/base/clock.h"
@@ -296,7 +296,7 @@ static coll_status_t follow_once(struct meeting *m, bool *again)
 
 static coll_status_t follow(struct meeting *m)
 {
-    struct timespec pause = {0, 5 * 1000 * 1000};
+    long pause_ms = 5;
 
     for (;;) {
         bool again = false;
@@ -313,9 +313,11 @@ static coll_status_t follow(struct meeting *m)
                 m->is_marked ? ", which still has the store of the group "
                                "before: it has not called coll_destroy()"
                              : "");
-        nanosleep(&pause, NULL);
-        if (pause.tv_nsec < 80 * 1000 * 1000)
-            pause.tv_nsec *= 2;
+        status = coll_agent_pause("coll_init", pause_ms);
+        if (status != COLL_OK)
+            return status;
+        if (pause_ms < 80)
+            pause_ms *= 2;
     }
 }
 
@@ -327,6 +329,26 @@ static coll_status_t join(struct meeting *m)
     if (m->w->world_size > 1)
         status = open_store(m);
     return status == COLL_OK ? create_group(m) : status;
+}
+
+/* With an end to all waiting when the launcher tells of a failure, and between
+ * two marks in the recorder. */
+static coll_status_t meet(struct meeting *m)
+{
+    struct recorder *recorder = coll_agent_recorder();
+    const struct recorder_call entry = {
+        .kind = COLL_RECORDER_INIT, .now_ns = clock_now_ns()};
+    uint64_t ticket = recorder_enter(recorder, &entry);
+    coll_status_t status;
+
+    interrupt_set(&coll_agent_interrupt);
+    if (!m->has_own_store)
+        status = join(m);
+    else
+        status = m->w->rank == 0 ? lead(m) : follow(m);
+    interrupt_set(NULL);
+    recorder_finish(recorder, ticket, status, clock_now_ns());
+    return status;
 }
 
 coll_status_t coll_init(const coll_options_t *options)
@@ -359,11 +381,11 @@ coll_status_t coll_init(const coll_options_t *options)
     if (w.world_size > 1)
         coll_fds_reserve(
             w.world_size, m.has_own_store && w.rank == 0 ? w.world_size : 0);
-    if (!m.has_own_store)
-        status = join(&m);
-    else
-        status = w.rank == 0 ? lead(&m) : follow(&m);
+    coll_agent_attach();
+    status = meet(&m);
     if (status != COLL_OK) {
+        coll_agent_note_failure(status);
+        coll_agent_detach();
         coll_store_abandon(m.store);
         return status;
     }
@@ -389,6 +411,7 @@ coll_status_t coll_destroy(void)
     is_broken = job.group->failure != COLL_OK;
     coll_group_destroy(job.group);
     job.group = NULL;
+    coll_agent_detach();
     if (is_broken)
         coll_store_abandon(job.store);
     else

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "backend.h"
+#include "coll_agent.h"
 #include "rendezvous/base/clock.h"
 
 #define DEFAULT_TIMEOUT_MS ((int64_t)300 * 1000)
@@ -25,6 +26,8 @@ coll_status_t coll_store_fail(const char *call, int rc, const struct err *e)
     coll_status_t status = COLL_ERR_STORE;
 
     switch (-rc) {
+    case ECANCELED: /* happens in coll_init() only */
+        return coll_agent_fail(call);
     case ETIMEDOUT:
         status = COLL_ERR_TIMEOUT;
         break;

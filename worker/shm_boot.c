@@ -31,9 +31,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "coll_agent.h"
 #include "coll_ranks.h"
 #include "rendezvous/base/clock.h"
 
@@ -56,6 +56,8 @@ coll_status_t boot_fail_lost(struct boot *b, int rank)
 {
     if (b->s->control != NULL && shm_has_failed(b->s, rank))
         return shm_fail_with(b->s, rank, true);
+    if (coll_agent_await_cause())
+        return coll_agent_fail("coll_init");
     if (b->s->peers[rank].pid <= 0)
         return coll_fail(
             COLL_ERR_PEER, "rank %d died or gave up during coll_init", rank);
@@ -103,10 +105,12 @@ int boot_mark_missing(struct shm_state *s, int first)
     return count;
 }
 
-void boot_pause_ms(long *ms)
+coll_status_t boot_pause_ms(long *ms)
 {
-    nanosleep(&(struct timespec){0, *ms * 1000000}, NULL);
+    coll_status_t status = coll_agent_pause("coll_init", *ms);
+
     *ms = *ms < 80 ? *ms * 2 : 100;
+    return status;
 }
 
 /* --- All of it ---------------------------------------------------------- */

@@ -76,7 +76,8 @@ coll_status_t boot_fail_late(
 /* Marks the ranks from first on that have no link; returns how many. */
 int boot_mark_missing(struct shm_state *s, int first);
 
-void boot_pause_ms(long *ms);
+/* Sleeps for so long, which grows. Fails if the launcher tells of a failure. */
+coll_status_t boot_pause_ms(long *ms);
 
 /* --- shm_claim.c: the store ----------------------------------------------- */
 

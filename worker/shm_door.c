@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "coll_agent.h"
 #include "coll_fds.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/text.h"
@@ -320,6 +321,8 @@ coll_status_t boot_step(
         if (!shm_may_judge(b->s, ev.rank))
             return COLL_OK;
         return boot_fail_lost(b, ev.rank);
+    case SHM_EV_AGENT:
+        return coll_agent_fail("coll_init");
     case SHM_EV_NONE:
         break;
     }

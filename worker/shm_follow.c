@@ -173,7 +173,7 @@ static coll_status_t find_leader(struct boot *b)
         if (clock_left_ms(b->deadline_ns) == 0)
             status = follow_step(b);
         else
-            boot_pause_ms(&delay_ms);
+            status = boot_pause_ms(&delay_ms);
     }
     return status;
 }

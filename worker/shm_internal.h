@@ -142,6 +142,7 @@ enum shm_event_kind {
     SHM_EV_STRANGER, /* an accepted connection has something to read */
     SHM_EV_MESSAGE, /* from a rank */
     SHM_EV_LOST, /* a rank has ended, or closed its socket */
+    SHM_EV_AGENT, /* the launcher has told of a failure */
 };
 
 struct shm_event {
@@ -164,6 +165,9 @@ int shm_watch_stranger(struct shm_state *s, int fd);
 /* Before closing such a socket: a forked process may have a copy of it, and
  * then closing alone would not end the watch. */
 void shm_unwatch(struct shm_state *s, int fd);
+
+/* What the launcher tells, if there is one: 0 or a negative errno. */
+int shm_watch_agent(struct shm_state *s);
 
 /* Makes the socket, not watched yet, the link to a rank; takes fd, also on
  * failure. 0 or a negative errno. */

@@ -152,7 +152,9 @@ static coll_status_t claim_key(struct boot *b)
             memcpy(expected, found, sizeof(expected));
         } else {
             expected[0] = '\0';
-            boot_pause_ms(&delay_ms);
+            status = boot_pause_ms(&delay_ms);
+            if (status != COLL_OK)
+                return status;
         }
     }
     memcpy(b->leader, b->own.name, sizeof(b->leader));

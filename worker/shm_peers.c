@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "coll_agent.h"
 #include "rendezvous/base/clock.h"
 
 #define MAGIC 0x636f6c32u
@@ -29,7 +30,13 @@
 #endif
 
 /* The high half of an event's data; the low half is a rank or descriptor. */
-enum watch { WATCH_LISTENER, WATCH_STRANGER, WATCH_LINK, WATCH_PIDFD };
+enum watch {
+    WATCH_LISTENER,
+    WATCH_STRANGER,
+    WATCH_LINK,
+    WATCH_PIDFD,
+    WATCH_AGENT,
+};
 
 static int watch(struct shm_state *s, int fd, enum watch what, int index)
 {
@@ -49,6 +56,13 @@ int shm_watch_listener(struct shm_state *s, int fd)
 int shm_watch_stranger(struct shm_state *s, int fd)
 {
     return watch(s, fd, WATCH_STRANGER, fd);
+}
+
+int shm_watch_agent(struct shm_state *s)
+{
+    int fd = coll_agent_fd();
+
+    return fd < 0 ? 0 : watch(s, fd, WATCH_AGENT, fd);
 }
 
 void shm_unwatch(struct shm_state *s, int fd)
@@ -213,6 +227,14 @@ int shm_next_event(struct shm_state *s, int timeout_ms, struct shm_event *ev)
         break;
     case WATCH_PIDFD:
         read_link(s, index, true, ev);
+        break;
+    case WATCH_AGENT:
+        if (coll_agent_is_told())
+            ev->kind = SHM_EV_AGENT;
+        /* There is no second word, and more of the first would keep the
+         * descriptor readable. */
+        if (ev->kind == SHM_EV_AGENT || coll_agent_fd() < 0)
+            shm_unwatch(s, index);
         break;
     }
     return 0;

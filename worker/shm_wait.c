@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "coll_agent.h"
 #include "coll_ranks.h"
 #include "rendezvous/base/clock.h"
 
@@ -31,7 +32,7 @@
  * first of them does. A millisecond per rank keeps the looks of all ranks
  * together at a thousand per second.
  */
-#define SLICE_MIN_MS 20
+#define SLICE_MIN_MS 4
 #define SLICE_MAX_MS 200
 
 static void cpu_relax(void)
@@ -156,6 +157,8 @@ static coll_status_t check_peers(
     bool any_is_behind = false;
 
     shm_look_for_deaths(s);
+    if (coll_agent_is_told())
+        return coll_agent_fail(call_text(name, sizeof(name), call));
     for (int r = 0; r < s->size; r++) {
         struct shm_control *c = &s->control[r];
         /* Read before the tick, so that a tick seen as missing then is one
@@ -176,11 +179,14 @@ static coll_status_t check_peers(
                 "rank %d left after operation %llu, this rank is in %s", r,
                 (unsigned long long)c->left_after_seq,
                 call_text(name, sizeof(name), call));
-        if (s->peers[r].is_lost && (call != NULL || shm_may_judge(s, r)))
-            return coll_fail(COLL_ERR_PEER,
-                "rank %d (pid %d) died during %s: its process ended without "
-                "coll_destroy()",
-                r, (int)s->peers[r].pid, call_text(name, sizeof(name), call));
+        if (!s->peers[r].is_lost || (call == NULL && !shm_may_judge(s, r)))
+            continue;
+        if (coll_agent_await_cause())
+            return coll_agent_fail(call_text(name, sizeof(name), call));
+        return coll_fail(COLL_ERR_PEER,
+            "rank %d (pid %d) died during %s: its process ended without "
+            "coll_destroy()",
+            r, (int)s->peers[r].pid, call_text(name, sizeof(name), call));
     }
     if (!any_is_behind)
         return COLL_OK;

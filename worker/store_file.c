@@ -34,6 +34,7 @@
 
 #include "rendezvous/base/clock.h"
 #include "rendezvous/file_log.h"
+#include "rendezvous/interrupt.h"
 #include "rendezvous/store_keys.h"
 #include "worker/store.h"
 
@@ -69,23 +70,26 @@ struct store_impl {
 
 /* --- The lock and the file behind it ------------------------------------ */
 
-/* Sleeps for *pause_ns, which grows, but not beyond the deadline; false if
- * that is over. */
-static bool pause_once(uint64_t *pause_ns, uint64_t deadline_ns)
+/* Sleeps for *pause_ns, which grows, but not beyond the deadline. -ETIMEDOUT
+ * if that is over, -ECANCELED if the thread's interrupt is due: the pauses are
+ * too short to wait for that in them. */
+static int pause_once(uint64_t *pause_ns, uint64_t deadline_ns)
 {
     uint64_t now = clock_now_ns();
     uint64_t ns = *pause_ns;
     struct timespec ts;
 
+    if (interrupt_is_due())
+        return -ECANCELED;
     if (now >= deadline_ns)
-        return false;
+        return -ETIMEDOUT;
     if (ns > deadline_ns - now)
         ns = deadline_ns - now;
     ts.tv_sec = (time_t)(ns / CLOCK_NS_PER_S);
     ts.tv_nsec = (long)(ns % CLOCK_NS_PER_S);
     nanosleep(&ts, NULL); /* a signal makes it shorter, which is no harm */
     *pause_ns = *pause_ns * 2 < PAUSE_MAX_NS ? *pause_ns * 2 : PAUSE_MAX_NS;
-    return true;
+    return 0;
 }
 
 static int lock(
@@ -101,8 +105,9 @@ static int lock(
                 "cannot lock %s: %s; a file store needs a file system with "
                 "flock()",
                 s->path, strerror(-rc));
-        if (!pause_once(&pause_ns, deadline_ns))
-            return err_set(e, -ETIMEDOUT,
+        rc = pause_once(&pause_ns, deadline_ns);
+        if (rc < 0)
+            return err_set(e, rc,
                 "%s was locked by other processes until the time was over; is "
                 "one of them stopped?",
                 s->path);
@@ -474,7 +479,7 @@ static int open_and_begin(
                 "%s is no regular file, so no store can live in it", s->path);
         rc = begin(s, LOCK_EX, deadline_ns, e);
         if ((rc != -ENOENT && rc != -ESTALE) ||
-            !pause_once(&pause_ns, deadline_ns))
+            pause_once(&pause_ns, deadline_ns) < 0)
             return rc;
         close(s->fd);
         s->fd = -1;
@@ -722,8 +727,9 @@ static int file_wait(struct store_impl *s, const char *const *keys,
             if ((size_t)missing == nkeys)
                 return 0;
         }
-        if (!pause_once(&pause_ns, deadline_ns))
-            return err_set(e, -ETIMEDOUT,
+        rc = pause_once(&pause_ns, deadline_ns);
+        if (rc < 0)
+            return err_set(e, rc,
                 "nobody set key '%.*s' in %s in time; does every process use "
                 "this file, and is it none of an earlier job?",
                 SHOWN_KEY_MAX, keys[missing], s->path);

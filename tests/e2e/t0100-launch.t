@@ -2,7 +2,7 @@
 # crun starts workers with the right environment and ends with the right
 # exit status.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 45
+plan 47
 
 cd "$TMP" || exit 255
 
@@ -28,6 +28,10 @@ run env OMP_NUM_THREADS=7 "$CRUN" --nproc_per_node=2 \
     sh -c 'echo $OMP_NUM_THREADS'
 is "$out$err" "7
 7" "ENV-02 a given OMP_NUM_THREADS passes silently"
+run env OMP_NUM_THREADS= "$CRUN" --nproc_per_node=2 \
+    sh -c 'echo "${OMP_NUM_THREADS-unset}|"'
+is "$out$err" "|
+|" "ENV-02 an empty OMP_NUM_THREADS stays empty, silently"
 run "$CRUN" sh -c 'echo ${OMP_NUM_THREADS-unset}'
 is "$out$err" unset "ENV-02 one worker: untouched and silent"
 
@@ -69,8 +73,14 @@ if command -v python3 >/dev/null; then
     echo 'import os; print(os.environ["MINE"])' >mine.py
     run env PYTHON_EXEC="$TMP/mypython" "$CRUN" mine.py
     is "$out" 1 "ENV-01 PYTHON_EXEC chooses the interpreter"
+    mkdir venv
+    python=$(command -v python3)
+    printf '#!/bin/sh\nMINE="venv $1" exec %s "$@"\n' "$python" >venv/python3
+    chmod +x venv/python3
+    run env PATH="$TMP/venv:$PATH" "$CRUN" mine.py
+    is "$out" "venv -u" "ENV-01 else the first python3 on PATH, with -u"
 else
-    skip 4 "no python3 here"
+    skip 5 "no python3 here"
 fi
 run env PATH=/nowhere "$CRUN" t.py
 is "$status" 1 "ENV-01 no Python on PATH is an error"

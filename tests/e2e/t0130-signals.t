@@ -1,7 +1,7 @@
 #!/bin/bash
 # What signals to crun do.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 33
+plan 51
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -41,7 +41,8 @@ for sig in TERM INT HUP QUIT; do
     start sh -c "$trapping"
     kill -$sig "$job"
     end
-    is "$code" 1 "SIG$sig stops the job with status 1"
+    [[ $sig == HUP ]] && case="SIG-04 without nohup: " || case=
+    is "$code" 1 "${case}SIG$sig stops the job with status 1"
     is "$(cat got.0 got.1)" "0
 1" "SIG-01 SIG$sig reaches each worker once"
     like "$(cat err)" "stopped by SIG$sig sent to crun" "and is named"
@@ -58,6 +59,105 @@ end
 is "$code" 1 "SIG-02 a second SIGINT kills"
 like "$(cat err)" 'ranks 0-1: stopped by crun with SIGKILL' "SIG-02 and says so"
 
+# --- at a terminal ---
+# on_terminal OPTIONS... PROGRAM: crun as a shell's command at a terminal, in
+# the shell's process group. What is written to descriptor 9 is typed; "status"
+# gets the exit status, and "read" the line that the shell reads afterwards.
+mkfifo keys
+exec 9<>keys
+on_terminal()
+{
+    rm -f ready.* got.* saved.* status read
+    "$HELPERS/on_pty" sh -c 'trap : INT; stty -a >tty.before; "$@" 2>err
+        echo $? >status.new; mv status.new status
+        read -r line; echo "$line" >read; stty -a >tty.after' sh \
+        "$CRUN" --nproc_per_node=2 "$@" <keys >shown &
+    terminal=$!
+    wait_for 20 test -e ready.0 -a -e ready.1 || diag "workers not ready"
+}
+on_terminal --exit_code cause sh -c 'trap "echo x >>got.\$RANK; sleep 1
+    echo >saved.\$RANK; exit 0" INT
+    touch ready.$RANK; while :; do sleep 0.05; done'
+printf '\003' >&9
+wait_for 20 test -e status
+is "$(cat status)" 130 "SIG-01 Ctrl-C: crun ends with 130 where asked to"
+[[ -e saved.0 && -e saved.1 ]]
+ok $? "SIG-01 Ctrl-C: it has waited for the workers"
+is "$(cat got.0 got.1)" "x
+x" "SIG-01 Ctrl-C: it reaches each worker once"
+printf 'typed\n' >&9
+wait $terminal
+is "$(cat read)" typed "SIG-01 Ctrl-C: the terminal is usable"
+
+on_terminal sh -c 'trap "" INT; echo $$ >pid.$RANK
+    touch ready.$RANK; while :; do sleep 0.05; done'
+printf '\003' >&9
+wait_for 10 grep -q 'received SIGINT' err
+sleep $merge
+begin=${EPOCHREALTIME//[.,]/}
+printf '\003' >&9
+wait_for 20 test -e status
+took=$(((${EPOCHREALTIME//[.,]/} - begin) / 1000))
+is "$(cat status)" 1 "SIG-02 Ctrl-C twice: crun ends with 1"
+((took < 2000 * ${CK_TIMEOUT_MULTIPLIER:-1}))
+ok $? "SIG-02 Ctrl-C twice: within two seconds ($took ms)"
+gone() { ! kill -0 "$(cat pid.0)" 2>/dev/null && ! kill -0 "$(cat pid.1)" 2>/dev/null; }
+gone
+ok $? "SIG-02 Ctrl-C twice: no worker is left"
+printf 'typed\n' >&9
+wait $terminal
+is "$(cat read)" typed "SIG-02 Ctrl-C twice: the terminal is usable"
+cmp -s tty.before tty.after
+ok $? "SIG-02 Ctrl-C twice: its settings are those of before"
+
+# The shell that has started crun is killed, and with it the terminal goes.
+on_terminal sh -c 'echo $$ >pid.$RANK; touch ready.$RANK; exec sleep 1000'
+{ pkill -KILL -P $terminal; wait $terminal; } 2>/dev/null
+wait_for 5 gone
+ok $? "ELA-12 the shell of a terminal killed: the workers end"
+exec 9>&-
+
+# --- the grace ---
+saving='trap "echo x >>got.\$RANK; sleep \$SAVING; echo >saved.\$RANK; exit 0" TERM
+    touch ready.$RANK; while :; do sleep 0.05; done'
+rm -f saved.*
+export SAVING=1000
+start --shutdown_timeout=1 sh -c "$saving"
+begin=${EPOCHREALTIME//[.,]/}
+kill -TERM "$job"
+end
+took=$(((${EPOCHREALTIME//[.,]/} - begin) / 1000))
+is "$code $(ls saved.* 2>/dev/null)" "1 " \
+    "SIG-03 workers that need longer than the grace are killed"
+((took >= 1000 && took < 5000 * ${CK_TIMEOUT_MULTIPLIER:-1}))
+ok $? "SIG-03 after one second, where that is the grace ($took ms)"
+like "$(cat err)" 'stopped by crun with SIGKILL' "SIG-03 and that is told"
+export SAVING=2
+start --shutdown_timeout=100 sh -c "$saving"
+begin=${EPOCHREALTIME//[.,]/}
+kill -TERM "$job"
+end
+took=$(((${EPOCHREALTIME//[.,]/} - begin) / 1000))
+is "$code $(echo saved.*)" "1 saved.0 saved.1" \
+    "SIG-03 workers that need less can save, and crun ends with 1"
+((took < 20000 * ${CK_TIMEOUT_MULTIPLIER:-1}))
+ok $? "SIG-03 at once when they have ended ($took ms)"
+is "$(cat got.0 got.1)" "x
+x" "SIG-03 the signal reaches each worker once"
+if [[ -n ${CRUN_LONG_TESTS:-} ]]; then
+    export SAVING=40
+    rm -f saved.*
+    start sh -c "$saving"
+    begin=${EPOCHREALTIME//[.,]/}
+    kill -TERM "$job"
+    end
+    took=$(((${EPOCHREALTIME//[.,]/} - begin) / 1000000))
+    is "$code $((took >= 29 && took <= 32)) $(ls saved.* 2>/dev/null)" "1 1 " \
+        "SIG-03 the default is 30 seconds"
+else
+    skip 1 "SIG-03 the default of 30 s is waited for with CRUN_LONG_TESTS=1"
+fi
+
 # An ignored SIGHUP stays ignored, in crun and in the workers.
 rm -f ready.*
 (trap '' HUP; exec "$CRUN" --nproc_per_node=2 sh -c \
@@ -66,6 +166,10 @@ rm -f ready.*
 job=$!
 wait_for 20 test -e ready.0 -a -e ready.1
 kill -HUP $job
+sigign() { awk '/^SigIgn/ { print $2 }' "/proc/$1/status"; }
+agent=$(cut -d' ' -f1 "/proc/$job/task/$job/children")
+is "$((0x$(sigign "$job") & 1)) $((0x$(sigign "$agent") & 1))" "1 1" \
+    "SIG-04 nohup: crun ignores SIGHUP"
 touch go
 end
 is "$code" 0 "SIG-04 nohup: SIGHUP does not stop the job"
@@ -152,7 +256,6 @@ rm -f ready.*
 job=$!
 wait_for 20 test -e ready.0 -a -e ready.1
 { kill -9 $job; wait $job; } 2>/dev/null
-gone() { ! kill -0 "$(cat pid.0)" 2>/dev/null && ! kill -0 "$(cat pid.1)" 2>/dev/null; }
 wait_for 5 gone
 ok $? "ELA-12 front killed while SIGTERM is ignored: the workers end"
 

@@ -1,82 +1,89 @@
 #!/bin/bash
-# Whatever is killed, no process of the job is left. The workers ignore
-# signals, leave their sessions, double-fork and scrub their environment.
+# However a job ends, no process of it is left when crun has returned. The
+# workers ignore signals, leave their sessions, double-fork and scrub their
+# environment.
 . "${BASH_SOURCE%/*}/tap.sh"
-rounds=${ROUNDS:-10}
-plan 9
+plan 15
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
 
-# alive: which pids of the file still exist. A zombie that some stranger has
-# not reaped yet is no running process.
-alive()
-{
-    local pid state
-    sort -u pids 2>/dev/null | while read -r pid; do
-        state=$(sed 's/.*) //; s/ .*//' "/proc/$pid/stat" 2>/dev/null) ||
-            continue
-        [[ -z $state || $state == Z ]] || echo "$pid"
-    done
-}
-none_alive() { [[ -z $(alive) ]]; }
-settled() { [[ -e pids && $(wc -l <pids) -ge $1 ]]; }
-agent_of() { tr ' ' '\n' <"/proc/$1/task/$1/children" | head -n 1; }
+# With "-k none" kill_storm only watches.
+run "$HELPERS/kill_storm" -k none -n 2 "$CRUN" --nproc_per_node=2 \
+    "$HELPERS/hostile" -x 0
+is "$out" "2 rounds: none killed, the last one ended with status 0, \
+processes left at the end: 0" "EXIT-02 leftovers of successful workers are \
+ended, and no failure" || diag "$err"
+run "$HELPERS/kill_storm" -k none -n 3 "$CRUN" --nproc_per_node=3 \
+    "$HELPERS/hostile" -x 3
+is "$out" "3 rounds: none killed, the last one ended with status 1, \
+processes left at the end: 0" "leftovers of failed workers are ended" ||
+    diag "$err"
 
-# killed WHO SETTLED: starts a job, kills its front or its agent when SETTLED
-# processes have told their pid, and counts what is left.
-killed()
-{
-    rm -f pids
-    "$CRUN" --nproc_per_node=2 "$HELPERS/hostile" pids 2>/dev/null &
-    local job=$! agent=
-    wait_for 20 settled "$2" || { diag "never settled"; ((++left)); }
-    wait_for 20 eval 'agent=$(agent_of $job); [[ -n $agent ]]'
-    if [[ $1 == front ]]; then
-        kill -9 "$job"
-    else
-        kill -9 "$agent"
-    fi
-    { wait "$job"; code=$?; } 2>/dev/null
-    wait_for 5 none_alive || {
-        ((++left))
-        diag "left after the $1 was killed: $(alive | tr '\n' ' ')"
-        alive | xargs -r kill -9
-    }
-}
+# --- success by unusual routes ---
+run "$CRUN" --nproc_per_node=4 bash -c 'case $RANK in
+    0) exit 0 ;;
+    1) exec true ;;
+    2) exec 0<&- 1>&- 2>&-; exit 0 ;;
+    3) sleep 0.3 & exit 0 ;;
+esac'
+is "$status" 0 "EXIT-02 exit, exec, closed descriptors, a child left: success"
+is "$err" "" "EXIT-02 and nothing is said"
+begin=${EPOCHREALTIME//[.,]/}
+run "$CRUN" sh -c 'setsid sh -c "trap \"echo \\\$(date +%s%N) >term\" TERM
+    touch up; while :; do sleep 0.02; done" &
+    until [ -e up ]; do sleep 0.01; done; date +%s%N >end'
+took=$(((${EPOCHREALTIME//[.,]/} - begin) / 1000))
+is "$status" 0 "EXIT-02 a child that does not want to end: success"
+[[ -s term && $(($(cat term) - $(cat end))) -gt 0 ]]
+ok $? "EXIT-02 it was asked to, by SIGTERM"
+((took > 900 && took < 10000 * ${CK_TIMEOUT_MULTIPLIER:-1}))
+ok $? "EXIT-02 it had a second ($took ms in all)"
 
-for who in front agent; do
-    left=0
-    for ((i = 0; i < rounds; i++)); do
-        killed $who $((1 + i % 8))
-    done
-    is "$left" 0 "$who killed $rounds times: nothing is left"
-done
-is "$code" 1 "agent killed: crun ends with status 1"
+# --- descriptors ---
+"$CRUN" --master_port 0 sh -c 'echo $MASTER_PORT >port; setsid sleep 1000 &
+    echo $! >pid; until [ -e go ]; do sleep 0.02; done' &
+job=$!
+wait_for 10 test -s pid
+pid=$(cat pid)
+is "$(ls "/proc/$pid/fd")" "0
+1
+2" "PORT-04 a worker's child has descriptors 0, 1 and 2 only"
+touch go
+wait $job
+is "$?" 0 "PORT-04 the worker ends"
+[[ ! -e /proc/$pid ]]
+ok $? "PORT-04 the child is gone when crun has returned"
+run "$CRUN" --master_port "$(cat port)" true
+is "$status" 0 "PORT-04 a new job gets the port at once"
 
-rm -f pids
-run "$CRUN" --nproc_per_node=2 "$HELPERS/hostile" pids exit 0
-is "$status" 0 "EXIT-02 leftovers of successful workers are no failure"
-none_alive
-ok $? "PORT-04 and are gone when crun has returned"
-
-rm -f pids
-run "$CRUN" --nproc_per_node=2 "$HELPERS/hostile" pids exit 3
-is "$status" 1 "failed workers with leftovers: status 1"
-none_alive
-ok $? "leftovers of failed workers are gone when crun has returned"
-
-# As the first process of a container crun reaps everything.
+# --- process 1 of a container ---
+# Each worker leaves a hundred orphans; then a stop from outside.
+cat >first.sh <<'S'
+for ((i = 0; i < 100; i++)); do (sleep 0.01 & exit) done
+sleep 0.5
+grep -l '^State:.Z' /proc/[0-9]*/status >zombies.$RANK
+exec sleep 1000
+S
 if unshare -Urfp --mount-proc true 2>/dev/null ||
     unshare -fp --mount-proc true 2>/dev/null; then
     ns=(unshare -fp --mount-proc)
     [[ $EUID -eq 0 ]] || ns=(unshare -Urfp --mount-proc)
-    run "${ns[@]}" "$CRUN" --nproc_per_node=2 sh -c '
-        for i in 1 2 3 4 5 6 7 8 9 10; do (sleep 0.01 &); done
-        [ $RANK = 0 ] || exit 0
-        sleep 1; grep -l "^State:.Z" /proc/[0-9]*/status; true'
-    is "$status" 0 "CON-04 crun as process 1"
-    is "$out" "" "CON-04 leaves no zombie"
+    for cause in torchrun cause; do
+        rm -f zombies.*
+        "${ns[@]}" "$CRUN" --exit_code $cause --nproc_per_node=2 \
+            bash first.sh 2>err &
+        job=$!
+        wait_for 20 test -e zombies.0 -a -e zombies.1
+        is "$(cat zombies.0 zombies.1)" "" "CON-04 process 1 leaves no zombie"
+        # SIGTERM's default action is nothing for a process 1.
+        kill -TERM "$(pgrep -P $job)"
+        wait $job
+        code=$?
+        [[ $cause == cause ]] && want=143 || want=1
+        is "$code" "$want" "CON-04 SIGTERM ends it, status $want" ||
+            diag "$(cat err)"
+    done
 else
-    skip 2 "no namespaces for processes here"
+    skip 4 "no namespaces for processes here"
 fi

@@ -9,6 +9,7 @@
 #include "tests/unit/unit.h"
 
 #define GRACE_MS 1000
+#define FAILURE_GRACE_MS 100
 #define NWORKERS 3
 #define MS CLOCK_NS_PER_MS
 
@@ -33,7 +34,8 @@ static void start_all(void)
 static void set_up(void)
 {
     now = 5 * MS;
-    ck_assert_int_eq(lifecycle_init(&lc, NWORKERS, GRACE_MS, now), 0);
+    ck_assert_int_eq(
+        lifecycle_init(&lc, NWORKERS, GRACE_MS, FAILURE_GRACE_MS, now), 0);
     start_all();
 }
 
@@ -120,7 +122,8 @@ START_TEST(success_of_all_started_waits_for_those_to_be_started)
     struct lc_event ended = {.kind = LC_EV_EXITED};
     struct lc_event gone = {.kind = LC_EV_CHILDREN_GONE};
 
-    ck_assert_int_eq(lifecycle_init(&other, 2, GRACE_MS, 0), 0);
+    ck_assert_int_eq(
+        lifecycle_init(&other, 2, GRACE_MS, FAILURE_GRACE_MS, 0), 0);
     lifecycle_step(&other, &started);
     lifecycle_step(&other, &ended);
     lifecycle_step(&other, &gone);
@@ -281,7 +284,8 @@ START_TEST(failed_start_stops_those_that_run)
     struct lc_event failed = {
         .kind = LC_EV_START_FAILED, .worker = 1, .error = ENOEXEC};
 
-    ck_assert_int_eq(lifecycle_init(&other, 3, GRACE_MS, 0), 0);
+    ck_assert_int_eq(
+        lifecycle_init(&other, 3, GRACE_MS, FAILURE_GRACE_MS, 0), 0);
     lifecycle_step(&other, &started);
     lifecycle_step(&other, &failed);
     ck_assert_int_eq(other.state, LC_STOPPING);
@@ -397,6 +401,93 @@ START_TEST(any_sequence_of_events_ends)
 }
 END_TEST
 
+static void attached(int worker)
+{
+    post((struct lc_event){.kind = LC_EV_ATTACHED, .worker = worker});
+}
+
+START_TEST(attached_workers_are_told_and_have_a_moment)
+{
+    attached(0);
+    exited(1, EXIT_STATUS(3));
+    told();
+    ck_assert_int_eq(lc.state, LC_STOPPING);
+    ck_assert_int_eq(lc.actions[0].kind, LC_ACT_TELL);
+    /* Worker 2 cannot be told. */
+    ck_assert_int_eq(count_signals(SIGTERM), 1);
+    ck_assert_int_eq(lc.workers[2].sent_signal, SIGTERM);
+    ck_assert_uint_eq(armed(), now + FAILURE_GRACE_MS * MS);
+    now += FAILURE_GRACE_MS * MS;
+    post((struct lc_event){.kind = LC_EV_TIMER});
+    ck_assert_int_eq(count_signals(SIGTERM), 1);
+    ck_assert_int_eq(lc.workers[0].sent_signal, SIGTERM);
+    ck_assert_uint_eq(armed(), now + (GRACE_MS - FAILURE_GRACE_MS) * MS);
+    now = armed();
+    post((struct lc_event){.kind = LC_EV_TIMER});
+    ck_assert_int_eq(lc.state, LC_KILLING);
+}
+END_TEST
+
+START_TEST(who_ends_after_the_news_ended_on_account_of_it)
+{
+    attached(0);
+    attached(2);
+    exited(1, SIGKILL);
+    told();
+    exited(0, EXIT_STATUS(1));
+    exited(2, SIGSEGV); /* not what giving up looks like */
+    post((struct lc_event){.kind = LC_EV_CHILDREN_GONE});
+    ck_assert_int_eq(lc.state, LC_DONE);
+    ck_assert_int_eq(count_signals(SIGTERM), 0);
+    ck_assert_int_eq(lc.first_failure, 1);
+    ck_assert_int_eq(lc.workers[0].outcome, LC_OUT_COLLATERAL);
+    ck_assert_int_eq(lc.workers[2].outcome, LC_OUT_FAILED);
+}
+END_TEST
+
+START_TEST(a_victim_is_not_the_cause_though_it_ends_first)
+{
+    attached(0);
+    attached(1);
+    attached(2);
+    post((struct lc_event){.kind = LC_EV_COLLATERAL, .worker = 0});
+    exited(0, EXIT_STATUS(1));
+    told();
+    ck_assert_int_eq(lc.state, LC_RUNNING); /* the cause is on its way */
+    ck_assert_uint_eq(armed(), now + LC_SETTLE_MS * MS);
+    now += 2 * MS;
+    exited(1, EXIT_STATUS(9));
+    told();
+    ck_assert_int_eq(lc.state, LC_STOPPING);
+    ck_assert_int_eq(lc.first_failure, 1);
+    ck_assert_int_eq(count_kind(LC_ACT_TELL), 1);
+}
+END_TEST
+
+START_TEST(a_victim_without_a_cause_stops_the_others_all_the_same)
+{
+    attached(0);
+    post((struct lc_event){.kind = LC_EV_COLLATERAL, .worker = 0});
+    exited(0, EXIT_STATUS(1));
+    told();
+    now = armed();
+    post((struct lc_event){.kind = LC_EV_TIMER});
+    ck_assert_int_eq(lc.state, LC_STOPPING);
+    ck_assert_int_eq(lc.first_failure, 0);
+    ck_assert_int_eq(count_signals(SIGTERM), 2);
+}
+END_TEST
+
+START_TEST(exit_status_can_be_that_of_the_cause)
+{
+    ck_assert_int_eq(lifecycle_cause_code(&lc), 0);
+    post((struct lc_event){.kind = LC_EV_STOP_SIGNAL, .signal = SIGINT});
+    ck_assert_int_eq(lifecycle_cause_code(&lc), 130);
+    exited(0, _i == 0 ? EXIT_STATUS(3) : SIGSEGV);
+    ck_assert_int_eq(lifecycle_cause_code(&lc), _i == 0 ? 130 : 139);
+}
+END_TEST
+
 START_TEST(names_are_those_of_the_lists)
 {
     ck_assert_str_eq(lc_state_name(LC_SWEEPING), "SWEEPING");
@@ -427,6 +518,11 @@ int main(void)
     tcase_add_test(t, failed_start_stops_those_that_run);
     tcase_add_test(t, strays_of_successful_workers_get_term_then_kill);
     tcase_add_test(t, strays_of_a_failed_job_are_killed_at_once);
+    tcase_add_test(t, attached_workers_are_told_and_have_a_moment);
+    tcase_add_test(t, who_ends_after_the_news_ended_on_account_of_it);
+    tcase_add_test(t, a_victim_is_not_the_cause_though_it_ends_first);
+    tcase_add_test(t, a_victim_without_a_cause_stops_the_others_all_the_same);
+    tcase_add_loop_test(t, exit_status_can_be_that_of_the_cause, 0, 2);
     tcase_add_test(t, unkillable_worker_is_given_up_and_said_so);
     tcase_add_loop_test(t, any_sequence_of_events_ends, 0, 500);
     tcase_add_test(t, names_are_those_of_the_lists);

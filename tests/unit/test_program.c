@@ -191,6 +191,62 @@ START_TEST(what_cannot_run_is_told_apart)
 }
 END_TEST
 
+static const struct {
+    char *arg;
+    const char *want;
+} macros[] = {
+    {"${local_rank}", "12"},
+    {"$local_rank", "12"},
+    {"--local-rank=${local_rank}", "--local-rank=12"},
+    {"a$local_rank.b${local_rank}c", "a12.b12c"},
+    {"$local_rank-$local_rank", "12-12"},
+    {"$local_rank\xc3\xa9", "12\xc3\xa9"},
+    {"$local_ranks", "$local_ranks"},
+    {"$local_rank_", "$local_rank_"},
+    {"$local_rank0", "$local_rank0"},
+    {"${local_ranks}", "${local_ranks}"},
+    {"${local_rank", "${local_rank"},
+    {"${ local_rank }", "${ local_rank }"},
+    {"$LOCAL_RANK", "$LOCAL_RANK"},
+    {"${rank} $x", "${rank} $x"},
+    {"$$", "$$"},
+    {"$$local_rank", "$$local_rank"},
+    {"$${local_rank}", "$${local_rank}"},
+    {"$$$local_rank", "$$12"},
+    {"$", "$"},
+    {"", ""},
+};
+
+START_TEST(macro_of_an_argument)
+{
+    char *args[] = {"./w${local_rank}", macros[_i].arg, "x", NULL};
+    char **argv;
+
+    make("w${local_rank}", "\177ELF", 0755);
+    ck_assert_int_eq(program_resolve(&p, args, false, true, &e), 0);
+    argv = program_argv(&p, 12);
+    ck_assert_ptr_nonnull(argv);
+    ck_assert_str_eq(argv[0], "./w${local_rank}");
+    ck_assert_str_eq(argv[1], macros[_i].want);
+    ck_assert_str_eq(argv[2], "x");
+    ck_assert_ptr_null(argv[3]);
+    free(argv);
+}
+END_TEST
+
+START_TEST(script_is_an_argument_of_python)
+{
+    char *args[] = {"t${local_rank}.py", NULL};
+    char **argv;
+
+    make("t${local_rank}.py", "", 0644);
+    ck_assert_int_eq(program_resolve(&p, args, false, false, &e), 0);
+    argv = program_argv(&p, 0);
+    ck_assert_str_eq(argv[2], "t0.py");
+    free(argv);
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("program");
@@ -206,5 +262,8 @@ int main(void)
     tcase_add_test(t, no_python_runs_anything_executable_directly);
     tcase_add_loop_test(
         t, what_cannot_run_is_told_apart, 0, sizeof(bad) / sizeof(bad[0]));
+    tcase_add_loop_test(
+        t, macro_of_an_argument, 0, sizeof(macros) / sizeof(macros[0]));
+    tcase_add_test(t, script_is_an_argument_of_python);
     return unit_run("program", t);
 }

@@ -1,7 +1,13 @@
 /* The report of a finished job. */
 #include <errno.h>
+#include <jansson.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "agent/report.h"
 #include "rendezvous/base/clock.h"
@@ -12,21 +18,45 @@
 static struct lifecycle lc;
 static struct buf text;
 
+static void set_up_input(void);
+
 static void set_up(void)
 {
-    ck_assert_int_eq(lifecycle_init(&lc, NWORKERS, 1000, 0), 0);
+    ck_assert_int_eq(lifecycle_init(&lc, NWORKERS, 1000, 0, 0), 0);
     for (int i = 0; i < NWORKERS; i++)
         lc.workers[i] = (struct lc_worker){.state = LC_WORKER_ENDED,
             .outcome = LC_OUT_SUCCESS,
             .pid = 100 + i,
             .ended_ns = CLOCK_NS_PER_S / 2};
     buf_init(&text, 1 << 20);
+    set_up_input();
 }
 
 static void tear_down(void)
 {
     lifecycle_fini(&lc);
     buf_fini(&text);
+}
+
+static struct restarts restarts;
+static struct report_worker workers[NWORKERS];
+static struct report_input in;
+
+static void set_up_input(void)
+{
+    restarts = (struct restarts){0};
+    memset(workers, 0, sizeof(workers));
+    in = (struct report_input){.life = &lc,
+        .restarts = &restarts,
+        .workers = workers,
+        .title = "train",
+        .program = "/bin/train",
+        .host = "h",
+        .run_id = "none",
+        .exit_code = 1,
+        .oom_kills = -1};
+    setenv("TZ", "UTC", 1);
+    tzset();
 }
 
 static void set(int worker, enum lc_outcome outcome, int status, int sent)
@@ -38,14 +68,14 @@ static void set(int worker, enum lc_outcome outcome, int status, int sent)
 
 static void says(const char *want)
 {
-    ck_assert_int_eq(report_write(&lc, "train", "h", 0, &text), 0);
+    ck_assert_int_eq(report_write(&in, &text), 0);
     ck_assert_int_eq(buf_append(&text, "", 1), 0);
     ck_assert_str_eq(buf_bytes(&text), want);
 }
 
 START_TEST(success_says_nothing)
 {
-    ck_assert_int_eq(report_write(&lc, "train", "h", 0, &text), 0);
+    ck_assert_int_eq(report_write(&in, &text), 0);
     ck_assert_uint_eq(text.len, 0);
 }
 END_TEST
@@ -62,6 +92,12 @@ START_TEST(first_failure_comes_first_and_equal_ends_share_a_line)
     set(7, LC_OUT_STOPPED, SIGTERM, SIGTERM);
     says("crun: train FAILED: rank 2 (local rank 2, pid 102, host h) failed "
          "first: exit code 7 after 0.500 s\n"
+         "  time      : 1970-01-01_00:00:00.500\n"
+         "  host      : h\n"
+         "  rank      : 2 (local_rank: 2)\n"
+         "  exitcode  : 7 (pid: 102)\n"
+         "  error_file: <N/A>\n"
+         "  traceback : <N/A>\n"
          "crun:   ranks 0,3-5,7: stopped by crun with SIGTERM: signal 15 "
          "(SIGTERM)\n"
          "crun:   rank 1: exit code 0\n"
@@ -90,7 +126,196 @@ START_TEST(failed_exec_names_the_reason)
     lc.workers[0].start_error = ENOENT;
     says("crun: train FAILED: rank 0 (local rank 0, host h) could not be "
          "started: No such file or directory, exit code 127\n"
+         "  time      : 1970-01-01_00:00:00.000\n"
+         "  host      : h\n"
+         "  rank      : 0 (local_rank: 0)\n"
+         "  error_file: <N/A>\n"
+         "  traceback : <N/A>\n"
+         "  hint      : the file was there when crun looked: is the "
+         "interpreter in its first line, or its ELF loader, missing?\n"
          "crun:   ranks 1-7: not started\n");
+}
+END_TEST
+
+/* A file for the test's report, gone when it ends. */
+static char folder[] = "/tmp/test_report.XXXXXX";
+static char path[64];
+
+static void write_error_file(const char *content)
+{
+    FILE *f;
+
+    strcpy(folder + sizeof("/tmp/test_report.") - 1, "XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/error.json", folder);
+    f = fopen(path, "w");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(content, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+static void remove_folder(void)
+{
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+
+static const struct {
+    const char *file;
+    const char *want; /* in the report */
+} error_files[] = {
+    {"{\"message\": \"disk on fire\", \"timestamp\": \"1700000000\"}",
+        "  traceback : disk on fire\n"},
+    {"{\"message\": {\"message\": \"E: x\", \"extraInfo\": "
+     "{\"py_callstack\": \"Traceback:\\n line 1\\nE: x\\n\", "
+     "\"timestamp\": \"1\"}}}",
+        "  traceback : Traceback:\n   line 1\n  E: x\n"},
+    {"{\"message\": {\"message\": \"E: x\", \"extraInfo\": "
+     "{\"py_callstack\": \"main+0x10\", \"timestamp\": \"1\"}}}",
+        "  traceback : E: x\n  main+0x10\n"},
+    {"{\"message\": \"cut o", "cannot be read: it is no JSON: line 1"},
+    {"[1]", "cannot be read: it has no \"message\"\n"},
+    {"{\"message\": 7}", "cannot be read: it has no \"message\"\n"},
+};
+
+START_TEST(error_file_is_shown_whatever_it_holds)
+{
+    lc.first_failure = 2;
+    set(2, LC_OUT_FAILED, 7 << 8, 0);
+    write_error_file(error_files[_i].file);
+    workers[2].error_file = path;
+    ck_assert_int_eq(report_write(&in, &text), 0);
+    ck_assert_int_eq(buf_append(&text, "", 1), 0);
+    ck_assert_msg(strstr(buf_bytes(&text), error_files[_i].want) != NULL, "%s",
+        buf_bytes(&text));
+    ck_assert_ptr_nonnull(strstr(buf_bytes(&text), path));
+    remove_folder();
+}
+END_TEST
+
+START_TEST(error_file_that_is_no_file_is_not_waited_for)
+{
+    lc.first_failure = 2;
+    set(2, LC_OUT_FAILED, 7 << 8, 0);
+    write_error_file("");
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(_i == 0 ? mkfifo(path, 0600) : mkdir(path, 0700), 0);
+    workers[2].error_file = path;
+    ck_assert_int_eq(report_write(&in, &text), 0);
+    ck_assert_int_eq(buf_append(&text, "", 1), 0);
+    ck_assert_ptr_nonnull(
+        strstr(buf_bytes(&text), "cannot be read: it is no regular file"));
+    ck_assert_int_eq(_i == 0 ? unlink(path) : rmdir(path), 0);
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+END_TEST
+
+START_TEST(failures_come_in_order_then_who_ended_on_account_of_them)
+{
+    const char *at;
+
+    lc.first_failure = 2;
+    set(2, LC_OUT_FAILED, SIGKILL, 0);
+    set(1, LC_OUT_FAILED, 3 << 8, 0);
+    lc.workers[1].ended_ns = 900;
+    set(5, LC_OUT_FAILED, 4 << 8, 0);
+    lc.workers[5].ended_ns = 800;
+    set(6, LC_OUT_COLLATERAL, 1 << 8, 0);
+    workers[6].collateral = "all_reduce: rank 2 died";
+    workers[2].last_call = "barrier #3, not finished";
+    in.oom_kills = 2;
+    ck_assert_int_eq(report_write(&in, &text), 0);
+    ck_assert_int_eq(buf_append(&text, "", 1), 0);
+    at = strstr(buf_bytes(&text), "failed first: signal 9 (SIGKILL)");
+    ck_assert_ptr_nonnull(at);
+    at = strstr(at, "  exitcode  : -9 (pid: 102) (SIGKILL)\n");
+    ck_assert_ptr_nonnull(at);
+    at = strstr(at, "  traceback : Signal 9 (SIGKILL) received by PID 102\n"
+                    "  last call : barrier #3, not finished\n"
+                    "  hint      : out of memory: the kernel killed 2 ");
+    ck_assert_ptr_nonnull(at);
+    at = strstr(at, "rank 5 (local rank 5, pid 105) failed too: exit code 4\n");
+    ck_assert_ptr_nonnull(at);
+    at = strstr(at, "rank 1 (local rank 1, pid 101) failed too: exit code 3\n");
+    ck_assert_ptr_nonnull(at);
+    at = strstr(at, "rank 6 (local rank 6, pid 106) ended on account of it: "
+                    "exit code 1: all_reduce: rank 2 died\n");
+    ck_assert_ptr_nonnull(at);
+}
+END_TEST
+
+START_TEST(earlier_rounds_and_the_end_of_restarts_are_told)
+{
+    lc.first_failure = 2;
+    set(2, LC_OUT_FAILED, 7 << 8, 0);
+    restarts = (struct restarts){.max_restarts = 1,
+        .count = 1,
+        .nhistory = 2,
+        .history = {{.local_rank = 3,
+                        .outcome = LC_OUT_FAILED,
+                        .wait_status = SIGSEGV,
+                        .lived_ns = CLOCK_NS_PER_S},
+            {.restart_count = 1, .local_rank = 2}}};
+    in.verdict = RESTARTS_EXHAUSTED;
+    ck_assert_int_eq(report_write(&in, &text), 0);
+    ck_assert_int_eq(buf_append(&text, "", 1), 0);
+    ck_assert_ptr_nonnull(strstr(buf_bytes(&text),
+        "crun:   round 0: rank 3 failed first: signal 11 (SIGSEGV) after "
+        "1.000 s\n"
+        "crun:   no restart is left of --max_restarts=1\n"));
+    ck_assert_ptr_null(strstr(buf_bytes(&text), "round 1"));
+}
+END_TEST
+
+START_TEST(json_has_every_worker_and_replaces_the_file)
+{
+    struct err e;
+    json_t *root;
+
+    lc.first_failure = 2;
+    set(2, LC_OUT_FAILED, SIGKILL, 0);
+    set(1, LC_OUT_STOPPED, SIGTERM, SIGTERM);
+    in.title = "caf\xe9"; /* not UTF-8 */
+    write_error_file("old");
+    ck_assert_int_eq(report_write_json(&in, path, &e), 0);
+    root = json_load_file(path, 0, NULL);
+    ck_assert_ptr_nonnull(root);
+    ck_assert_str_eq(json_string_value(json_object_get(root, "title")), "caf?");
+    ck_assert_uint_eq(
+        json_array_size(json_object_get(root, "workers")), NWORKERS);
+    ck_assert_int_eq(json_integer_value(json_object_get(
+                         json_object_get(root, "first_failure"), "exit_code")),
+        -9);
+    json_decref(root);
+    remove_folder();
+    ck_assert_int_eq(report_write_json(&in, path, &e), -ENOENT);
+    ck_assert_ptr_nonnull(strstr(e.msg, path));
+}
+END_TEST
+
+START_TEST(parent_is_given_the_error_with_its_exit_code)
+{
+    char parent[80];
+    struct err e;
+    json_t *root, *message;
+
+    lc.first_failure = 2;
+    set(2, LC_OUT_FAILED, 7 << 8, 0);
+    write_error_file("{\"message\": {\"message\": \"E: x\", \"extraInfo\": "
+                     "{\"timestamp\": \"1\"}}}");
+    snprintf(parent, sizeof(parent), "%s/parent", folder);
+    if (_i == 0)
+        workers[2].error_file = path;
+    ck_assert_int_eq(report_copy_error(&in, parent, &e), 0);
+    root = json_load_file(parent, 0, NULL);
+    message = json_object_get(root, "message");
+    ck_assert_int_eq(
+        json_integer_value(json_object_get(message, "errorCode")), 7);
+    ck_assert_str_eq(json_string_value(json_object_get(message, "message")),
+        _i == 0 ? "E: x" : "rank 2 on h: exit code 7");
+    json_decref(root);
+    ck_assert_int_eq(unlink(parent), 0);
+    remove_folder();
 }
 END_TEST
 
@@ -102,7 +327,8 @@ START_TEST(long_title_hides_nothing)
     title[sizeof(title) - 1] = '\0';
     lc.first_failure = 1;
     set(1, LC_OUT_FAILED, 7 << 8, 0);
-    ck_assert_int_eq(report_write(&lc, title, "h", 0, &text), 0);
+    in.title = title;
+    ck_assert_int_eq(report_write(&in, &text), 0);
     ck_assert_int_eq(buf_append(&text, "", 1), 0);
     ck_assert_ptr_nonnull(strstr(buf_bytes(&text), "rank 1 (local rank 1"));
     ck_assert_ptr_nonnull(strstr(buf_bytes(&text), "exit code 7"));
@@ -128,12 +354,13 @@ START_TEST(what_could_not_be_killed_is_named)
     set(0, LC_OUT_FAILED, SIGSEGV, 0);
     lc.workers[3].state = LC_WORKER_RUNNING;
     lc.workers[3].outcome = LC_OUT_NONE;
-    ck_assert_int_eq(report_write(&lc, "train", "h", 8, &text), 0);
+    in.rank_base = 8;
+    ck_assert_int_eq(report_write(&in, &text), 0);
     ck_assert_int_eq(buf_append(&text, "", 1), 0);
     ck_assert_ptr_nonnull(strstr(buf_bytes(&text), "rank 8 (local rank 0"));
     ck_assert_ptr_nonnull(strstr(buf_bytes(&text), "signal 11 (SIGSEGV)"));
     ck_assert_ptr_nonnull(
-        strstr(buf_bytes(&text), "rank 11: could not be killed (pid 103)"));
+        strstr(buf_bytes(&text), "rank 11: could not be killed (pid 103"));
 }
 END_TEST
 
@@ -146,6 +373,13 @@ int main(void)
     tcase_add_test(t, first_failure_comes_first_and_equal_ends_share_a_line);
     tcase_add_test(t, stop_from_outside_is_no_failure_of_a_rank);
     tcase_add_test(t, failed_exec_names_the_reason);
+    tcase_add_loop_test(t, error_file_is_shown_whatever_it_holds, 0,
+        sizeof(error_files) / sizeof(error_files[0]));
+    tcase_add_loop_test(t, error_file_that_is_no_file_is_not_waited_for, 0, 2);
+    tcase_add_test(t, failures_come_in_order_then_who_ended_on_account_of_them);
+    tcase_add_test(t, earlier_rounds_and_the_end_of_restarts_are_told);
+    tcase_add_test(t, json_has_every_worker_and_replaces_the_file);
+    tcase_add_loop_test(t, parent_is_given_the_error_with_its_exit_code, 0, 2);
     tcase_add_test(t, long_title_hides_nothing);
     tcase_add_test(t, lack_of_descriptors_is_no_fault_of_the_program);
     tcase_add_test(t, what_could_not_be_killed_is_named);

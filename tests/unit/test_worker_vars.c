@@ -13,7 +13,10 @@ static const struct worker_vars vars = {.rank = 1,
     .role = "default",
     .master_addr = "127.0.0.1",
     .master_port = 4711,
-    .run_id = "none"};
+    .run_id = "none",
+    .has_agent_store = true,
+    .error_file = "",
+    .signals_text = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"};
 
 static int count(char **env, const char *name)
 {
@@ -42,7 +45,6 @@ START_TEST(contract_is_complete)
         "TORCHELASTIC_RESTART_COUNT=0", "TORCHELASTIC_MAX_RESTARTS=0",
         "TORCHELASTIC_RUN_ID=none", "TORCHELASTIC_USE_AGENT_STORE=True",
         "TORCHELASTIC_ERROR_FILE=", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
-        "OMP_NUM_THREADS=1",
         "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT"};
     char *base[] = {NULL};
     char **env = worker_vars_build(&vars, base);
@@ -71,30 +73,55 @@ START_TEST(what_an_outer_launcher_set_is_replaced_once)
 }
 END_TEST
 
-static const struct {
-    const char *given; /* in the agent's environment, NULL: unset */
-    int nworkers;
-    const char *want; /* NULL: unset */
-} omp[] = {
-    {NULL, 1, NULL},
-    {NULL, 2, "OMP_NUM_THREADS=1"},
-    {"OMP_NUM_THREADS=7", 2, "OMP_NUM_THREADS=7"},
-    {"OMP_NUM_THREADS=", 2, "OMP_NUM_THREADS="},
-};
-
-START_TEST(ENV_02_omp_is_limited_only_if_unset_and_several)
+START_TEST(what_is_decided_for_a_worker_replaces_what_is_inherited)
 {
-    char *base[] = {(char *)omp[_i].given, NULL};
+    char *base[] = {"OMP_NUM_THREADS=7", "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2",
+        "TORCHELASTIC_USE_AGENT_STORE=True", NULL};
     struct worker_vars v = vars;
-    char **env;
+    char **env = worker_vars_build(&v, base);
 
-    v.local_world_size = omp[_i].nworkers;
-    env = worker_vars_build(&v, base);
-    if (omp[_i].want != NULL)
-        ck_assert(has(env, omp[_i].want));
-    ck_assert_int_eq(count(env, "OMP_NUM_THREADS"), omp[_i].want != NULL);
-    ck_assert_int_eq(worker_vars_limits_omp(&v, base), _i == 1);
+    ck_assert(has(env, "OMP_NUM_THREADS=7"));
+    ck_assert(has(env, "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2"));
     free(env);
+    v.omp_num_threads = "4";
+    v.visible_devices = "GPU-2";
+    v.has_agent_store = false;
+    v.error_file = "/tmp/e";
+    env = worker_vars_build(&v, base);
+    ck_assert(has(env, "OMP_NUM_THREADS=4"));
+    ck_assert_int_eq(count(env, "OMP_NUM_THREADS"), 1);
+    ck_assert(has(env, "CUDA_VISIBLE_DEVICES=GPU-2"));
+    ck_assert_int_eq(count(env, "CUDA_VISIBLE_DEVICES"), 1);
+    ck_assert(has(env, "TORCHELASTIC_USE_AGENT_STORE=False"));
+    ck_assert(has(env, "TORCHELASTIC_ERROR_FILE=/tmp/e"));
+    free(env);
+}
+END_TEST
+
+START_TEST(the_agent_channel_is_never_that_of_an_outer_job)
+{
+    char *base[] = {"CRUN_AGENT=outer", "CRUN_AGENTS=2", NULL};
+    struct worker_vars v = vars;
+    char **env = worker_vars_build(&v, base);
+
+    ck_assert_int_eq(count(env, "CRUN_AGENT"), 0);
+    ck_assert(has(env, "CRUN_AGENTS=2"));
+    free(env);
+    v.agent = "inner";
+    env = worker_vars_build(&v, base);
+    ck_assert(has(env, "CRUN_AGENT=inner"));
+    ck_assert_int_eq(count(env, "CRUN_AGENT"), 1);
+    free(env);
+}
+END_TEST
+
+START_TEST(an_empty_variable_is_found)
+{
+    char *base[] = {"OMP_NUM_THREADS=", "AB=1", NULL};
+
+    ck_assert_str_eq(worker_vars_find(base, "OMP_NUM_THREADS"), "");
+    ck_assert_str_eq(worker_vars_find(base, "AB"), "1");
+    ck_assert_ptr_null(worker_vars_find(base, "A"));
 }
 END_TEST
 
@@ -115,8 +142,9 @@ int main(void)
 
     tcase_add_test(t, contract_is_complete);
     tcase_add_test(t, what_an_outer_launcher_set_is_replaced_once);
-    tcase_add_loop_test(t, ENV_02_omp_is_limited_only_if_unset_and_several, 0,
-        sizeof(omp) / sizeof(omp[0]));
+    tcase_add_test(t, what_is_decided_for_a_worker_replaces_what_is_inherited);
+    tcase_add_test(t, the_agent_channel_is_never_that_of_an_outer_job);
+    tcase_add_test(t, an_empty_variable_is_found);
     tcase_add_test(t, inherited_nccl_error_handling_is_kept);
     return unit_run("worker_vars", t);
 }

@@ -56,7 +56,8 @@
  * handler. It starts a thread only where this process hosts a store: with
  * is_host in coll_store_tcp(), and in coll_init() on rank 0 if the launcher
  * provides no store. That thread has all signals blocked and ends with the
- * store. After fork() the child must not use the library.
+ * store. After fork() the child must not use the library; coll_spawn() is how
+ * a program forks its workers.
  */
 #ifndef COLLECTIVE_H
 #define COLLECTIVE_H
@@ -447,6 +448,53 @@ COLL_API coll_status_t coll_broadcast(
 
 /* Returns when every rank of the group has called it. */
 COLL_API coll_status_t coll_barrier(coll_group_t *group);
+
+/* --- Starting workers --------------------------------------------------- */
+
+/* What a worker does; 0 is success, as with main(). */
+typedef int coll_spawn_fn_t(int local_rank, void *arg);
+
+typedef struct coll_spawn_options {
+    /* Milliseconds from SIGTERM to SIGKILL for the workers that are left when
+     * one has failed. 0: 30,000. */
+    int64_t grace_ms;
+} coll_spawn_options_t;
+
+#ifdef __cplusplus
+#define COLL_SPAWN_OPTIONS_INIT (coll_spawn_options_t())
+#else
+#define COLL_SPAWN_OPTIONS_INIT ((coll_spawn_options_t){0})
+#endif
+
+/*
+ * Without a launcher: forks nprocs workers on this node, 1 to 1024, that each
+ * call fn(local_rank, arg), and waits until all have ended. In a worker the
+ * variables of env:// are set (in place of those that a launcher may have
+ * set), so that fn can call coll_init(NULL); a store serves them. options may
+ * be NULL for the defaults.
+ *
+ * COLL_OK when every worker has returned 0 or has exited with it. The first
+ * one that fails ends the others: with SIGTERM, and with SIGKILL when the
+ * grace is over; COLL_ERR_PEER then, and coll_last_error() says which it was
+ * and how: "rank 2 (pid 123) failed first: signal 9 (SIGKILL)". COLL_ERR_STATE
+ * between coll_init() and coll_destroy(), and once CUDA was initialized.
+ *
+ * Waits for as long as workers run: there is no time-out. Signals that the
+ * program handles do not end the wait. A program that dies meanwhile, or that
+ * Ctrl-C ends, takes the workers along: so do the thread that made the call,
+ * and the process that supervises them for it. What workers have started and
+ * left behind is killed when the last one has ended.
+ *
+ * The workers are forks, with what that means: they begin with a copy of the
+ * memory and the open files, but without other threads, and a lock that another
+ * thread holds is locked in them for good. So start workers before threads. A
+ * worker runs in a session of its own. SIGHUP, SIGINT, SIGQUIT, SIGTERM and
+ * SIGCHLD have their default action there, unless they are ignored. When fn
+ * returns, stdio is flushed and the worker ends without the program's atexit()
+ * functions.
+ */
+COLL_API coll_status_t coll_spawn(coll_spawn_fn_t *fn, void *arg, int nprocs,
+    const coll_spawn_options_t *options);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,274 @@
+/* See dry_run.h. */
+#include "cmd/dry_run.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/devices.h"
+#include "agent/worker_vars.h"
+#include "cmd/job_file.h"
+#include "rendezvous/worker_env.h"
+
+/* --- A job file --------------------------------------------------------- */
+
+/* Text that YAML reads as it stands, and job files as text. */
+static bool is_plain_yaml(const char *text)
+{
+    if (text[0] == '\0' ||
+        (!isalnum((unsigned char)text[0]) && strchr("/._", text[0]) == NULL))
+        return false;
+    if (strcasecmp(text, "null") == 0 || text[strlen(text) - 1] == ':')
+        return false;
+    for (; *text != '\0'; text++)
+        if (!isalnum((unsigned char)*text) && strchr("/._-+:=@", *text) == NULL)
+            return false;
+    return true;
+}
+
+/* Length of the UTF-8 character at text; 0 if it is none that YAML takes as
+ * it is. */
+static size_t printable_length(const char *text)
+{
+    const unsigned char *t = (const unsigned char *)text;
+    size_t n = t[0] < 0x80   ? 1
+               : t[0] < 0xc2 ? 0
+               : t[0] < 0xe0 ? 2
+               : t[0] < 0xf0 ? 3
+                             : 0;
+
+    if (n == 1)
+        return isprint(t[0]) ? 1 : 0;
+    for (size_t i = 1; i < n; i++)
+        if ((t[i] & 0xc0) != 0x80)
+            return 0;
+    /* C1 controls, surrogates, overlong forms, byte order mark and the line
+     * and paragraph separators. */
+    if ((n == 2 && t[0] == 0xc2 && t[1] < 0xa0) ||
+        (n == 3 &&
+            ((t[0] == 0xe0 && t[1] < 0xa0) || (t[0] == 0xed && t[1] > 0x9f) ||
+                (t[0] == 0xe2 && t[1] == 0x80) || t[0] == 0xef)))
+        return 0;
+    return n;
+}
+
+/* In double quotes where it has to be. A byte that is no UTF-8 has no form in
+ * YAML; what it prints then is another character. */
+static void print_yaml(const char *text, FILE *out)
+{
+    if (is_plain_yaml(text)) {
+        fputs(text, out);
+        return;
+    }
+    putc('"', out);
+    while (*text != '\0') {
+        size_t n = printable_length(text);
+
+        if (*text == '"' || *text == '\\')
+            fprintf(out, "\\%c", *text);
+        else if (n > 0)
+            fwrite(text, 1, n, out);
+        else
+            fprintf(out, "\\x%02x", (unsigned char)*text);
+        text += n > 0 ? n : 1;
+    }
+    putc('"', out);
+}
+
+static void print_options(
+    const struct job *job, const struct options *o, FILE *out)
+{
+    const struct option_table *t = options_table();
+
+    for (size_t i = 0; i < t->count; i++) {
+        const struct option *opt = &t->options[i];
+        char number[24];
+        const char *value;
+
+        if (opt->flags & OPTION_COMMAND)
+            continue;
+        if (opt->offset == offsetof(struct options, nproc_per_node)) {
+            fprintf(out, "%s: %d\n", opt->name, job->nproc);
+            continue;
+        }
+        if (opt->type == OPTION_TEXT || opt->type == OPTION_CHOICE)
+            value = *(const char *const *)((const char *)o + opt->offset);
+        else
+            value = option_table_value(opt, o, number, sizeof(number));
+        if (value == NULL)
+            continue;
+        fprintf(out, "%s: ", opt->name);
+        print_yaml(value, out);
+        putc('\n', out);
+    }
+}
+
+static void print_program(char *const *program, FILE *out)
+{
+    fputs("program: ", out);
+    print_yaml(program[0], out);
+    fputs("\nargs: [", out);
+    for (size_t i = 1; program[i] != NULL; i++) {
+        fputs(i > 1 ? ", " : "", out);
+        print_yaml(program[i], out);
+    }
+    fputs("]\n", out);
+}
+
+static void print_env(const struct job_env *env, FILE *out)
+{
+    if (env->count > 0)
+        fputs("env:\n", out);
+    for (size_t i = 0; i < env->count; i++) {
+        fputs("  ", out);
+        print_yaml(env->entries[i].name, out);
+        putc(':', out);
+        if (env->entries[i].value != NULL) {
+            putc(' ', out);
+            print_yaml(env->entries[i].value, out);
+        }
+        putc('\n', out);
+    }
+}
+
+/* --- Workers ------------------------------------------------------------ */
+
+static bool is_plain_shell(const char *text)
+{
+    if (text[0] == '\0')
+        return false;
+    for (; *text != '\0'; text++)
+        if (!isalnum((unsigned char)*text) &&
+            strchr("/._-+:=@,%", *text) == NULL)
+            return false;
+    return true;
+}
+
+/* Quoted where a shell needs it; on one line, so with $'' for control
+ * characters. */
+static void print_shell(const char *text, FILE *out)
+{
+    bool has_control = false;
+
+    if (is_plain_shell(text)) {
+        fputs(text, out);
+        return;
+    }
+    for (const char *c = text; *c != '\0'; c++)
+        has_control = has_control || iscntrl((unsigned char)*c);
+    fputs(has_control ? "$'" : "'", out);
+    for (; *text != '\0'; text++) {
+        if (iscntrl((unsigned char)*text))
+            fprintf(out, "\\%03o", (unsigned char)*text);
+        else if (*text == '\'')
+            fputs(has_control ? "\\'" : "'\\''", out);
+        else if (*text == '\\' && has_control)
+            fputs("\\\\", out);
+        else
+            putc(*text, out);
+    }
+    putc('\'', out);
+}
+
+static bool is_in(char *const *list, const char *entry)
+{
+    for (; *list != NULL; list++)
+        if (*list == entry)
+            return true;
+    return false;
+}
+
+/* What crun sets, in env, that the worker does not inherit. */
+static void print_vars(const struct job *job, char *const *env, FILE *out)
+{
+    for (; *env != NULL; env++) {
+        int len = (int)strcspn(*env, "=");
+        const char *value = *env + len + 1;
+
+        if (is_in(job->env, *env))
+            continue;
+        if (job->master_port == 0 &&
+            strncmp(*env, ENV_MASTER_PORT "=", sizeof(ENV_MASTER_PORT)) == 0)
+            value = "<free port>";
+        fprintf(out, "#   %.*s=", len, *env);
+        print_shell(value, out);
+        putc('\n', out);
+    }
+}
+
+static void print_command(char *const *argv, FILE *out)
+{
+    fputs("#   ", out);
+    for (; *argv != NULL; argv++) {
+        print_shell(*argv, out);
+        putc(argv[1] != NULL ? ' ' : '\n', out);
+    }
+}
+
+static int print_worker(
+    const struct job *job, int local_rank, const char *omp, FILE *out)
+{
+    struct worker_vars vars = {.rank = local_rank,
+        .local_rank = job->is_virtual_local_rank ? 0 : local_rank,
+        .world_size = job->nproc,
+        .local_world_size = job->nproc,
+        .group_world_size = 1,
+        .max_restarts = job->max_restarts,
+        .role = job->role,
+        .master_addr = job->master_addr,
+        .master_port = job->master_port,
+        .run_id = job->run_id != NULL ? job->run_id : "<random>",
+        .has_agent_store = job->has_agent_store,
+        .error_file = "<path or empty>",
+        .signals_text = job->signals_text,
+        .omp_num_threads = omp,
+        .agent = "<socket>"};
+    char *devices = NULL;
+    char **env = NULL, **argv = NULL;
+    int rc = 0;
+
+    if (job->is_virtual_local_rank)
+        rc = devices_visible(
+            worker_vars_find(job->env, ENV_CUDA_VISIBLE_DEVICES), local_rank,
+            &devices, NULL);
+    vars.visible_devices = devices;
+    if (rc == 0) {
+        env = worker_vars_build(&vars, job->env);
+        argv = program_argv(&job->program, local_rank);
+        rc = env == NULL || argv == NULL ? -ENOMEM : 0;
+    }
+    if (rc == 0) {
+        fprintf(out, "#\n# rank %d, %s:\n", local_rank, job->program.path);
+        print_vars(job, env, out);
+        print_command(argv, out);
+    }
+    free(env);
+    free(argv);
+    free(devices);
+    return rc;
+}
+
+int dry_run_print(const struct job *job, const struct options *o, FILE *out)
+{
+    char omp_text[16];
+    const char *omp = NULL;
+    int rc = 0;
+
+    if (job->omp == JOB_OMP_NUMBER)
+        snprintf(omp_text, sizeof(omp_text), "%d", job->omp_threads);
+    else
+        strcpy(omp_text, "1");
+    if (worker_vars_find(job->env, ENV_OMP_NUM_THREADS) == NULL &&
+        (job->omp == JOB_OMP_NUMBER ||
+            (job->omp == JOB_OMP_TORCHRUN && job->nproc > 1)))
+        omp = omp_text;
+    print_options(job, o, out);
+    print_program(o->program, out);
+    if (o->file != NULL)
+        print_env(&o->file->env, out);
+    for (int i = 0; rc == 0 && i < job->nproc; i++)
+        rc = print_worker(job, i, omp, out);
+    return rc;
+}

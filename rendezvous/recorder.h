@@ -1,0 +1,105 @@
+/*
+ * The recorder: the last calls of one rank, in memory that its agent shares,
+ * so that they can be read when the rank is dead. It is a ring; a rank writes
+ * an entry when a call begins and adds to it when the call returns, with a
+ * few stores and no lock. docs/protocol.md has the layout.
+ *
+ * The names of operations and types are in the memory, too: an agent can read
+ * the recorder of a library that knows more than it does.
+ *
+ * The reader trusts nothing: the writer may have died in the middle of an
+ * entry, and a stray pointer may have written anywhere.
+ */
+#ifndef CRUN_RENDEZVOUS_RECORDER_H
+#define CRUN_RENDEZVOUS_RECORDER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RECORDER_MAGIC 0x43455243u /* "CREC" */
+#define RECORDER_VERSION 1
+#define RECORDER_ENTRIES 64
+#define RECORDER_NAMES 32
+#define RECORDER_NAME_LEN 16
+
+/* A name of index 0 is empty: a call without it. */
+typedef char recorder_names[RECORDER_NAMES][RECORDER_NAME_LEN];
+
+struct recorder_entry {
+    /* 1 for the first call of the rank, and so on; 0 while it is written. */
+    _Atomic uint64_t ticket;
+    _Atomic uint64_t seq; /* in the group; 0: the call has no number */
+    _Atomic uint64_t count;
+    _Atomic uint64_t entered_ns; /* of CLOCK_MONOTONIC */
+    _Atomic uint64_t finished_ns; /* 0: not yet */
+    _Atomic uint32_t group; /* 0: the default group */
+    _Atomic int32_t root;
+    _Atomic int32_t status; /* valid once finished: 0 or an error */
+    _Atomic uint8_t kind, dtype, op; /* of the names below */
+    uint8_t unused[9];
+};
+
+struct recorder {
+    uint32_t magic;
+    uint32_t version;
+    int32_t rank;
+    uint32_t entry_size;
+    uint32_t entry_count;
+    uint32_t unused;
+    _Atomic uint64_t head; /* calls so far: the last ticket that was taken */
+    char padding[32];
+    recorder_names kinds, dtypes, ops;
+    struct recorder_entry entries[RECORDER_ENTRIES];
+};
+
+_Static_assert(sizeof(struct recorder_entry) == 64, "one cache line");
+_Static_assert(offsetof(struct recorder, kinds) == 64, "as documented");
+_Static_assert(offsetof(struct recorder, entries) == 1600, "as documented");
+
+/* A call as it begins. */
+struct recorder_call {
+    uint64_t seq;
+    uint64_t count;
+    uint64_t now_ns;
+    uint32_t group;
+    int32_t root;
+    uint8_t kind, dtype, op;
+};
+
+/* A call as it is read: names are texts, fit to be shown. */
+struct recorder_seen {
+    char kind[RECORDER_NAME_LEN], dtype[RECORDER_NAME_LEN];
+    uint64_t seq;
+    uint64_t count;
+    uint32_t group;
+    int32_t status;
+    bool is_finished;
+};
+
+/* Memory of zeros becomes a recorder without entries. */
+void recorder_init(struct recorder *r, int rank);
+
+/* Whether what an agent passed has this layout. */
+bool recorder_is_valid(const struct recorder *r);
+
+/* index from 1; what is beyond the table has no name. */
+void recorder_set_name(
+    recorder_names names, unsigned int index, const char *name);
+
+/* Notes a call; returns its ticket. Several threads, and processes, may do so
+ * at a time. */
+uint64_t recorder_enter(struct recorder *r, const struct recorder_call *call);
+
+/* Notes its end, if the entry has not been used again since. */
+void recorder_finish(
+    struct recorder *r, uint64_t ticket, int32_t status, uint64_t now_ns);
+
+/* The last call that began; false if there is none. */
+bool recorder_last(const struct recorder *r, struct recorder_seen *out);
+
+/* The same for a person: "all_reduce #17 of 1024 float32, not finished". */
+bool recorder_last_text(const struct recorder *r, char *out, size_t size);
+
+#endif
