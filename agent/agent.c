@@ -78,8 +78,6 @@ struct agent {
     uv_timer_t restart_timer;
     char run_id[33];
     char host[HOST_MAX];
-    const char *omp_num_threads; /* NULL: as inherited */
-    char omp_text[16];
     int64_t oom_kills; /* counted when crun began */
     int exit_code;
     bool is_starting; /* workers of the round are being started */
@@ -352,6 +350,7 @@ static void reap_worker(struct agent *a, int worker, const siginfo_t *info)
     while (waitpid(info->si_pid, &status, 0) < 0 && errno == EINTR)
         ;
     close_pidfd(&a->workers[worker]);
+    channel_catch_up(a->channel, worker);
     post(a, (struct lc_event){
                 .kind = LC_EV_EXITED, .worker = worker, .wait_status = status});
 }
@@ -543,25 +542,15 @@ static void on_collateral(void *arg, int local_rank, const char *why)
 
 /* --- Starting ----------------------------------------------------------- */
 
-/* What becomes of OMP_NUM_THREADS; decided once. */
-static void choose_omp(struct agent *a)
+static void warn_of_omp(const struct job *job)
 {
-    const struct job *job = a->job;
-
-    if (job->omp == JOB_OMP_UNSET ||
-        worker_vars_find(job->env, ENV_OMP_NUM_THREADS) != NULL)
-        return;
-    if (job->omp == JOB_OMP_NUMBER) {
-        snprintf(a->omp_text, sizeof(a->omp_text), "%d", job->omp_threads);
-        a->omp_num_threads = a->omp_text;
-    } else if (job->nproc > 1) {
-        a->omp_num_threads = "1";
+    if (job->omp == JOB_OMP_TORCHRUN && job->nproc > 1 &&
+        worker_vars_find(job->env, ENV_OMP_NUM_THREADS) == NULL)
         log_warn("agent",
             "OMP_NUM_THREADS is unset: set to 1 for each of the %d workers, so "
             "that they do not overload this machine; set it to what suits the "
             "program, or see --omp_num_threads",
             job->nproc);
-    }
 }
 
 /* Executes the program with what the worker is given. */
@@ -596,25 +585,16 @@ static int start_worker(struct agent *a, int local_rank)
 {
     const struct job *job = a->job;
     struct output_worker w = {.out_fd = -1, .err_fd = -1};
-    struct worker_vars vars = {.rank = local_rank,
-        .local_rank = job->is_virtual_local_rank ? 0 : local_rank,
-        .world_size = job->nproc,
-        .local_world_size = job->nproc,
-        .group_world_size = 1,
-        .restart_count = a->restarts.count,
-        .max_restarts = job->max_restarts,
-        .role = job->role,
-        .master_addr = job->master_addr,
-        .master_port = a->meeting.port,
-        .run_id = run_id(a),
-        .has_agent_store = job->has_agent_store,
-        .signals_text = job->signals_text,
-        .omp_num_threads = a->omp_num_threads,
-        .agent = channel_name(a->channel)};
+    char omp_text[16];
+    struct worker_vars vars = worker_vars_of_job(job, local_rank, omp_text);
     char *devices = NULL;
     struct err e = {0};
     int rc;
 
+    vars.restart_count = a->restarts.count;
+    vars.master_port = a->meeting.port;
+    vars.run_id = run_id(a);
+    vars.agent = channel_name(a->channel);
     rc = output_open_worker(a->output, local_rank, &w, &e);
     if (rc == 0 && job->is_virtual_local_rank)
         rc = devices_visible(
@@ -845,7 +825,7 @@ static int set_up(struct agent *a, struct err *e)
     rc = watch_events(a);
     if (rc < 0)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
-    choose_omp(a);
+    warn_of_omp(job);
     return prepare_round(a, e);
 }
 

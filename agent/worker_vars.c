@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/job.h"
 #include "rendezvous/worker_env.h"
 
 /* Names and values, as text, of one worker. */
@@ -25,6 +26,34 @@ const char *worker_vars_find(char *const *base, const char *name)
         if (strncmp(*base, name, n) == 0 && (*base)[n] == '=')
             return *base + n + 1;
     return NULL;
+}
+
+static const char *choose_omp(const struct job *job, char text[16])
+{
+    if (job->omp == JOB_OMP_UNSET ||
+        worker_vars_find(job->env, ENV_OMP_NUM_THREADS) != NULL ||
+        (job->omp == JOB_OMP_TORCHRUN && job->nproc == 1))
+        return NULL;
+    snprintf(
+        text, 16, "%d", job->omp == JOB_OMP_TORCHRUN ? 1 : job->omp_threads);
+    return text;
+}
+
+struct worker_vars worker_vars_of_job(
+    const struct job *job, int local_rank, char omp_text[16])
+{
+    return (struct worker_vars){.rank = local_rank,
+        .local_rank = job->is_virtual_local_rank ? 0 : local_rank,
+        .world_size = job->nproc,
+        .local_world_size = job->nproc,
+        .group_world_size = 1,
+        .max_restarts = job->max_restarts,
+        .role = job->role,
+        .master_addr = job->master_addr,
+        .master_port = job->master_port,
+        .has_agent_store = job->has_agent_store,
+        .signals_text = job->signals_text,
+        .omp_num_threads = choose_omp(job, omp_text)};
 }
 
 static size_t list_settings(const struct worker_vars *v, char *const *base,

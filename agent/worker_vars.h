@@ -34,6 +34,14 @@ struct worker_vars {
  */
 char **worker_vars_build(const struct worker_vars *v, char *const *base);
 
+struct job;
+
+/* What a job says of one of its workers; the rest is the round's: restart
+ * count, port, run id, error file, devices, channel. omp_text is where the
+ * number of threads may be written; borrowed. */
+struct worker_vars worker_vars_of_job(
+    const struct job *job, int local_rank, char omp_text[16]);
+
 /* The value of name in base; NULL if it is not there. */
 const char *worker_vars_find(char *const *base, const char *name);
 

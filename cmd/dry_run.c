@@ -207,28 +207,17 @@ static void print_command(char *const *argv, FILE *out)
     }
 }
 
-static int print_worker(
-    const struct job *job, int local_rank, const char *omp, FILE *out)
+static int print_worker(const struct job *job, int local_rank, FILE *out)
 {
-    struct worker_vars vars = {.rank = local_rank,
-        .local_rank = job->is_virtual_local_rank ? 0 : local_rank,
-        .world_size = job->nproc,
-        .local_world_size = job->nproc,
-        .group_world_size = 1,
-        .max_restarts = job->max_restarts,
-        .role = job->role,
-        .master_addr = job->master_addr,
-        .master_port = job->master_port,
-        .run_id = job->run_id != NULL ? job->run_id : "<random>",
-        .has_agent_store = job->has_agent_store,
-        .error_file = "<path or empty>",
-        .signals_text = job->signals_text,
-        .omp_num_threads = omp,
-        .agent = "<socket>"};
+    char omp_text[16];
+    struct worker_vars vars = worker_vars_of_job(job, local_rank, omp_text);
     char *devices = NULL;
     char **env = NULL, **argv = NULL;
     int rc = 0;
 
+    vars.run_id = job->run_id != NULL ? job->run_id : "<random>";
+    vars.error_file = "<path or empty>";
+    vars.agent = "<socket>";
     if (job->is_virtual_local_rank)
         rc = devices_visible(
             worker_vars_find(job->env, ENV_CUDA_VISIBLE_DEVICES), local_rank,
@@ -252,23 +241,13 @@ static int print_worker(
 
 int dry_run_print(const struct job *job, const struct options *o, FILE *out)
 {
-    char omp_text[16];
-    const char *omp = NULL;
     int rc = 0;
 
-    if (job->omp == JOB_OMP_NUMBER)
-        snprintf(omp_text, sizeof(omp_text), "%d", job->omp_threads);
-    else
-        strcpy(omp_text, "1");
-    if (worker_vars_find(job->env, ENV_OMP_NUM_THREADS) == NULL &&
-        (job->omp == JOB_OMP_NUMBER ||
-            (job->omp == JOB_OMP_TORCHRUN && job->nproc > 1)))
-        omp = omp_text;
     print_options(job, o, out);
     print_program(o->program, out);
     if (o->file != NULL)
         print_env(&o->file->env, out);
     for (int i = 0; rc == 0 && i < job->nproc; i++)
-        rc = print_worker(job, i, omp, out);
+        rc = print_worker(job, i, out);
     return rc;
 }

@@ -48,18 +48,18 @@ with cuda auto FAKE_CUDA_DEVICES=0
 is "$out" "$(nproc)" "auto: the CPUs, where there are none"
 unlike "$err" 'counts CPUs' "without a word"
 with cuda gpu FAKE_CUDA_DEVICES=0 CUDA_VISIBLE_DEVICES=7
-is "$status" 2 "gpu without a device is an error"
+is "$status" 1 "gpu without a device is an error"
 like "$err" 'CUDA driver shows no device \(error 100, CUDA_VISIBLE_DEVICES=7' \
     "and says what the driver said"
 like "$err" 'libnvidia-ml.so.1: ' "and what NVML said"
 with cuda gpu FAKE_CUDA_DEVICES=abort
-is "$status" 2 "a driver that crashes is an error"
+is "$status" 1 "a driver that crashes is an error"
 like "$err" 'ended the process that asked' "and is told"
 with cuda auto FAKE_CUDA_DEVICES=abort
 is "$status $out" "0 $(nproc)" "auto counts CPUs then"
 like "$err" 'auto counts CPUs: .* ended the process that asked' "and warns"
 with none gpu
-is "$status" 2 "gpu without a driver is an error"
+is "$status" 1 "gpu without a driver is an error"
 like "$err" 'no CUDA driver: .*libcuda.so.1.*no ROCm driver: .*libamdhip64' \
     "that names what was looked for"
 with none auto
@@ -84,7 +84,7 @@ is "$out" 2 "ENV-03 and so is a shortened one"
 nvml FAKE_NVML_GPUS='- x - x'
 is "$out" 2 "GPUs that a scheduler has given to others do not count"
 nvml FAKE_NVML_GPUS='- - - -' CUDA_VISIBLE_DEVICES=
-is "$status" 2 "an empty CUDA_VISIBLE_DEVICES leaves none"
+is "$status" 1 "an empty CUDA_VISIBLE_DEVICES leaves none"
 like "$err" 'NVML shows 4 GPUs, of which CUDA_VISIBLE_DEVICES= leaves none' \
     "which is told"
 
@@ -99,7 +99,7 @@ is "$out" 1 "ENV-03 a process sees one MIG device at most"
 with both gpu FAKE_CUDA_DEVICES=3 FAKE_NVML_GPUS='- l -'
 is "$out" 3 "the CUDA driver is asked where NVML fails, too"
 with nvml gpu FAKE_NVML_INIT=18
-is "$status" 2 "and without it that is the error"
+is "$status" 1 "and without it that is the error"
 like "$err" 'nvmlInit: Driver/library version mismatch \(error 18\)' \
     "in the words of NVML"
 

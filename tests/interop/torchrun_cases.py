@@ -17,13 +17,22 @@ LOCAL = [CHANNEL, ADDRESS, TEMPORARY]
 # ... with an address that is given, ...
 STATIC = [CHANNEL, TEMPORARY]
 # ... with a folder for logs ...
-LOGGED = [CHANNEL, ADDRESS]
+LOGGED = [CHANNEL, ADDRESS,
+          Differs("log-paths", "env TORCHELASTIC_ERROR_FILE", ANY,
+                  lambda path: in_folder(path))]
 # ... and when none is started.
 NOTHING = [TEMPORARY]
 
 ONE = ("start.0.0",)
 TWO = ("start.0.0", "start.0.1")
 NPROC2 = "--nproc_per_node=2"
+
+
+def in_folder(path):
+    """A path, or one for each worker, as crun tells it."""
+    if isinstance(path, list):
+        return [in_folder(item) for item in path]
+    return "FOLDER/cwd/" + path
 
 
 def differs(name, aspect, torchrun, crun):
@@ -125,7 +134,7 @@ ENVIRONMENT = [
          program=["python3", WORKER], differs=LOCAL),
     Case("the null device for logs", ["--log_dir", "/dev/null", "-t", "3"],
          do="print('WORKER out'); print('WORKER err', file=sys.stderr)",
-         differs=LOGGED),
+         differs=[CHANNEL, ADDRESS]),
     Case("--signals_to_handle", ["--signals_to_handle", "SIGTERM,SIGUSR2"],
          differs=LOCAL),
     Case("an unshared store", [NPROC2],
@@ -233,8 +242,7 @@ ARGUMENTS = [
 
 SAY = ("print(f'WORKER {rank} out')\n"
        "print(f'WORKER {rank} err', file=sys.stderr)\n")
-SAY_MORE = SAY + ("print(f'WORKER {rank} two\\nWORKER {rank} epoch\\r done')\n"
-                  "os.write(1, b'WORKER bytes \\xff\\xfe \\xc3\\n')\n"
+SAY_MORE = SAY + ("print(f'WORKER {rank} two\\nWORKER {rank} epoch 3\\n')\n"
                   "os.write(2, b'WORKER\\n')\n")
 
 
@@ -272,9 +280,22 @@ LOGS = [
     logs("-r", "3", "--max_restarts=1", "--duplicate_stdout_filters=1",
          say=SAY + failed(1, attempt=9)),
     logs("-t", "3", n=1, note=", the last line has no end",
-         say="os.write(1, b'WORKER 1\\nWORKER 2')"),
+         say="os.write(1, b'WORKER 1\\nWORKER 2')",
+         more=[differs("last-line", "stdout",
+                       ["[default0]:WORKER 1\n", "[default0]:WORKER 2"],
+                       ["[default0]:WORKER 1\n", "[default0]:WORKER 2\n"])]),
+    logs("-t", "3", n=1, note=", carriage returns",
+         say="os.write(1, b'\\r 10%\\r 20%\\n')",
+         more=[differs("carriage-return", "stdout",
+                       ["[default0]:\n", "[default0]: 10%\n",
+                        "[default0]: 20%\n"],
+                       ["[default0]:\r 10%\r 20%\n"])]),
+    logs("-t", "3", n=1, note=", bytes that are no text",
+         say="os.write(1, b'\\xff \\xc3\\n')",
+         more=[differs("bytes", "stdout", ["[default0]:\ufffd \ufffd\n"],
+                       ["[default0]:\\xff \\xc3\n"])]),
     Case("logs: a temporary folder", ["-r", "3"], do=SAY,
-         differs=LOGGED),
+         differs=[CHANNEL, ADDRESS]),
     Case("logs: parents are made", ["--log_dir", "a b/c", "-r", "1"], do=SAY,
          differs=LOGGED),
     Case("no logs", [NPROC2], do=SAY, differs=LOCAL),
@@ -336,17 +357,48 @@ def report(name, do, more=(), parent=True, **fields):
                 differs=[*LOGGED, *more], **fields)
 
 
+# What the report says of a worker that left no error file ...
+NO_TRACEBACK = differs(
+    "no-traceback", "failure: traceback",
+    "To enable traceback see: "
+    "https://pytorch.org/docs/stable/elastic/errors.html", "<N/A>")
+# ... and where it did.
+ERROR_FILE = differs("log-paths", "failure: error_file", ANY, in_folder)
+
+
+def made_for_parent(text):
+    """The error file that crun makes where the worker left none."""
+    return differs("parent-error-file", "files", ANY,
+                   lambda files: {**files, "/parent.json": text})
+
+
 REPORTS = [
-    report("an exception, recorded", RAISE, env={"SIDE_RECORD": "1"}),
+    report("an exception, recorded", RAISE, env={"SIDE_RECORD": "1"},
+           more=[ERROR_FILE]),
     report("an exception, recorded, no file of the parent's", RAISE,
-           parent=False, env={"SIDE_RECORD": "1"}),
-    report("an exception that nobody records", RAISE),
-    report("exit code 3", failed(1)),
+           parent=False, env={"SIDE_RECORD": "1"}, more=[ERROR_FILE]),
+    report("an exception that nobody records", RAISE, parent=False,
+           more=[NO_TRACEBACK]),
+    report("exit code 3", failed(1),
+           more=[NO_TRACEBACK, made_for_parent(
+               '{"message": {"errorCode": 3, "extraInfo": {"timestamp": '
+               '"TIME"}, "message": "rank 1 on HOST: exit code 3"}}')]),
     report("SIGKILL", "meet()\nif rank == 1: os.kill(os.getpid(), 9)\n"
-           "signal.pause()"),
-    report("an error file written by hand", BY_HAND),
-    report("an error file that is no JSON",
-           BY_HAND.replace("{", "oops").replace("}", "")),
+           "signal.pause()",
+           more=[made_for_parent(
+               '{"message": {"errorCode": -9, "extraInfo": {"timestamp": '
+               '"TIME"}, "message": "rank 1 on HOST: signal 9 (SIGKILL)"}}')]),
+    report("an error file written by hand", BY_HAND,
+           more=[ERROR_FILE, made_for_parent(
+               '{"message": {"errorCode": 9, "extraInfo": {"timestamp": '
+               '"TIME"}, "message": "disk on fire"}}')]),
+    report("an error file that is no JSON", parent=False,
+           do=BY_HAND.replace("{", "oops").replace("}", ""),
+           more=[differs("broken-error-file", f"failure: {name}", ABSENT, value)
+                 for name, value in (
+                     ("rank", "1 (local_rank: 1)"), ("host", "HOST"),
+                     ("exitcode", "9 (pid: N)"), ("traceback", "<N/A>"),
+                     ("error_file", ANY))]),
 ]
 
 # --- a training step --------------------------------------------------------
@@ -464,7 +516,7 @@ USAGE = [
     torchrun_refuses("a slash in the run id", "run-id",
                      ["--rdzv_id=a/b", "--master_port=29625"], leaves=True),
     torchrun_refuses("a local rank above 9", "std-spec",
-                     ["-r", "10:1,0:1", "--nproc_per_node=11"], n=11),
+                     ["-r", "10:0", "--nproc_per_node=11"], n=11),
     crun_refuses("a rank that does not exist", "std-spec", ["-r", "1:1"]),
     crun_refuses("a rank that does not exist in a filter", "std-spec",
                  ["--local_ranks_filter=0,7"]),
@@ -485,14 +537,14 @@ def stop_by(*signals):
     return drive
 
 
-def interrupt_again(run):
+def interrupt_thrice(run):
+    """The launcher has begun to stop the workers before the second one, and
+    has begun again before the third."""
     run.wait_for("ready.0.0")
-    while run.process.poll() is None:
+    for note in ("SIGINT.0.0", "SIGTERM.0.0"):
         run.send(signal.SIGINT)
-        try:
-            run.process.wait(0.5)
-        except Exception:
-            pass
+        run.wait_for(note)
+    run.send(signal.SIGINT)
 
 
 READY = ("tell_signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP,"
@@ -523,9 +575,9 @@ SIGNALS = [
     Case("nohup and SIGHUP", [NPROC2], prefix=["nohup"],
          do="note('ready')\nwait_for('go')", drive=stop_by(signal.SIGHUP),
          differs=[*LOCAL, differs("nohup", "status", 1, 0)]),
-    Case("Ctrl-C again and again", do="tell_signals(signal.SIGINT,"
+    Case("Ctrl-C three times", do="tell_signals(signal.SIGINT,"
          " signal.SIGTERM, end=False)\nnote('ready')\n"
-         "while True: signal.pause()", drive=interrupt_again,
+         "while True: signal.pause()", drive=interrupt_thrice,
          differs=[*LOCAL,
                   differs("second-interrupt", "note SIGTERM.0.0", "", ABSENT),
                   differs("second-interrupt", "left", list(ONE), [])]),

@@ -24,7 +24,7 @@ MIGRATION = os.path.join(HERE, "..", "..", "docs", "migration.md")
 def documented():
     """The names of the differences in the table of the documentation."""
     with open(MIGRATION) as file:
-        return re.findall(r"^\| `([a-z-]+)` \|", file.read(), re.MULTILINE)
+        return re.findall(r"^\| `([a-z0-9-]+)` \|", file.read(), re.MULTILINE)
 
 
 def report(number, name, bad):

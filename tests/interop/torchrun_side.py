@@ -22,8 +22,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 WORKER = os.path.join(HERE, "torchrun_worker.py")
 LIMIT = 150  # seconds for one run; importing PyTorch alone takes some
 
-# A difference: its name in docs/migration.md, the aspect, and both values.
-# ANY stands for a value that only must not be the other's.
+# A difference: its name in docs/migration.md, the aspect, and both values. ANY
+# stands for a value that only must not be the other's; crun's may be given as
+# a function of torchrun's.
 Differs = collections.namedtuple("Differs", "name aspect torchrun crun")
 ANY = object()
 ABSENT = "(nothing)"
@@ -112,6 +113,7 @@ class Run:
             time.sleep(0.02)
 
     def send(self, number):
+        """A signal to the launcher, unless it has ended."""
         self.process.send_signal(number)
 
     def tell(self, name):
@@ -183,29 +185,32 @@ class Run:
         return re.sub(r"/([^/\n]+)_\w{8}(?=/attempt_|$)", r"/\1_RANDOM", text)
 
     def tree(self, folder):
-        """{path: content} of all that is in it; folders end in "/"."""
+        """{path: content} of all that is in it; folders end in "/" and have
+        their mode."""
         result = {}
         for parent, folders, files in os.walk(folder):
             for name in folders:
-                path = os.path.relpath(os.path.join(parent, name), folder)
-                result[self.scrub("/" + path) + "/"] = "(folder)"
+                path = os.path.join(parent, name)
+                mode = oct(os.stat(path).st_mode & 0o7777)
+                path = self.scrub("/" + os.path.relpath(path, folder))
+                result[path + "/"] = mode
             for name in files:
                 path = os.path.join(parent, name)
                 with open(path, "rb") as file:
                     text = file.read().decode(errors="backslashreplace")
                 if name.endswith(".json"):
-                    text = self.scrub(error_text(text))
+                    text = self.scrub(error_text(text)).replace(
+                        f" on {socket.gethostname()}: ", " on HOST: ")
                 else:
-                    # The order between writers is not kept.
-                    text = sorted(text.splitlines(keepends=True))
+                    text = lines_of(text)
                 result[self.scrub("/" + os.path.relpath(path, folder))] = text
         return result
 
     def lines(self, name, said_by_workers):
         with open(self.path(name), "rb") as file:
-            text = file.read().decode(errors="replace")
-        return sorted(line for line in text.splitlines()
-                      if not said_by_workers or "WORKER" in line)
+            text = file.read().decode(errors="backslashreplace")
+        return [line for line in lines_of(text)
+                if not said_by_workers or "WORKER" in line]
 
     def look(self):
         """{aspect: value}"""
@@ -265,6 +270,11 @@ class Run:
         return value
 
 
+def lines_of(text):
+    """Sorted, as the order between writers is not kept."""
+    return sorted(re.findall(r"[^\n]*\n|[^\n]+", text))
+
+
 def is_port_given(command):
     return any(re.match(r"--(master|rdzv)[-_](port|endpoint)=.*[1-9]", word)
                for word in command)
@@ -294,9 +304,17 @@ def first_failure(text, is_crun):
     starts = "|".join(FIELDS + MORE_FIELDS)
     fields = re.findall(rf"^  ({starts}) *: (.*(?:\n(?!  (?:{starts}) *:).*)*)",
                         block[1], re.MULTILINE)
-    return {f"failure: {name}": re.sub(r"(?i)\b(pid:? )\d+", r"\1N",
-                                       value.rstrip())
-            for name, value in fields if name in FIELDS and name != "time"}
+    result = {}
+    for name, value in fields:
+        if name == "host":
+            value = "HOST" if value in (socket.getfqdn(),
+                                        socket.gethostname()) else value
+        elif name == "exitcode":
+            value = " ".join(value.split())
+        if name in FIELDS and name != "time":
+            result[f"failure: {name}"] = re.sub(
+                r"(?i)\b(pid:? )\d+", r"\1N", value.rstrip())
+    return result
 
 
 def is_of_workers(aspect):
@@ -324,7 +342,8 @@ def differences(case, torchrun, crun):
             result.append(f"{aspect}: both {values[0]!r}, but a difference "
                           f"is expected ({item.name})")
         else:
-            wanted = (item.torchrun, item.crun)
+            wanted = (item.torchrun, item.crun(values[0])
+                      if callable(item.crun) else item.crun)
             for who, value, want in zip(("torchrun", "crun"), values, wanted):
                 if want is not ANY and value != want:
                     result.append(f"{aspect} ({item.name}): {who} has "

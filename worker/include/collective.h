@@ -47,6 +47,12 @@
  *   operation on it returns the same error at once.
  * - A call that waits for other ranks blocks until it has its result, a peer
  *   has died or left, or the group's time-out is over. It never hangs.
+ * - crun tells its workers when one of them has failed. A coll_init() or an
+ *   operation that waits then, or would have to, returns COLL_ERR_PEER within
+ *   milliseconds and says which rank failed, where and how; so does every
+ *   later one, as the job is ending: soon after, crun stops what still runs.
+ *   In return crun learns of each COLL_ERR_PEER, and does not take a worker
+ *   that ends after one for the cause of the failure.
  * - Calls on one group from several threads are serialised by the library;
  *   it is the program's duty that all ranks make them in the same order.
  *   coll_init() and coll_destroy() must not run beside any other call.
