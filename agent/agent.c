@@ -373,6 +373,7 @@ static void on_group_timer(uv_timer_t *timer)
 static void end_round(struct agent *a)
 {
     uint64_t delay_ms = 0;
+    char when[32] = "";
     char how[256];
     int rank;
 
@@ -388,11 +389,12 @@ static void end_round(struct agent *a)
     }
     rank = a->life.first_failure;
     report_outcome(&a->life.workers[rank], how, sizeof(how));
+    if (delay_ms > 0)
+        snprintf(when, sizeof(when), " in %.3f s", (double)delay_ms / 1000.0);
     log_warn("agent",
-        "rank %d (local rank %d, pid %d) failed: %s; restart %d of %d in "
-        "%.3f s",
-        rank, rank, (int)a->life.workers[rank].pid, how, a->restarts.count,
-        a->job->max_restarts, (double)delay_ms / 1000.0);
+        "rank %d (local rank %d, pid %d) failed: %s; restart %d of %d%s", rank,
+        rank, (int)a->life.workers[rank].pid, how, a->restarts.count,
+        a->job->max_restarts, when);
     uv_update_time(&a->loop);
     uv_timer_start(&a->restart_timer, on_restart_timer, delay_ms, 0);
 }

@@ -319,12 +319,14 @@ static void conn_ready_cb(uv_poll_t *poll, int status, int events)
     int left = FRAMES_PER_TURN;
 
     (void)events;
-    if (status < 0) {
-        conn_close(conn);
-        return;
-    }
+    /* An error, after which libuv watches no more: of a worker that has ended
+     * without having read everything. What it has said is still there. */
+    if (status < 0)
+        left = FRAMES_MAX;
     while (left-- > 0 && conn_read(conn))
         continue;
+    if (status < 0)
+        conn_close(conn);
 }
 
 /* --- Connections ---------------------------------------------------------- */

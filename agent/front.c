@@ -60,7 +60,8 @@ static int be_agent(
     return run(arg);
 }
 
-/* Tells the agent of a signal; false if it cannot be told. */
+/* Tells the agent of a signal; false if it cannot be told: it has closed its
+ * end, or has not read thousands. */
 static bool pass_on(int pipe_fd, int sig)
 {
     char byte = (char)sig;
@@ -115,7 +116,7 @@ int front_run(const struct inherited *in, int (*run)(void *arg), void *arg)
     /* A shell may have started others before it executed us. */
     children_note(&strangers);
 
-    if (pipe2(fds, O_CLOEXEC) < 0) {
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0) {
         say("crun: error: pipe: %s\n", strerror(errno));
         return 1;
     }

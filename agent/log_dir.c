@@ -28,6 +28,7 @@ struct log_dir {
     size_t base_made; /* length of the first folder that was made in base; 0:
                        * all of it was there */
     bool is_temporary;
+    bool is_flat; /* attempt is what files' names begin with */
     bool has_files;
 };
 
@@ -194,8 +195,8 @@ static int make_base(struct log_dir *d, const char *dir, struct err *e)
     return 0;
 }
 
-int log_dir_create(
-    struct log_dir **out, const char *dir, const char *run_id, struct err *e)
+int log_dir_create(struct log_dir **out, const char *dir, const char *run_id,
+    bool has_logs, struct err *e)
 {
     char name[RUN_ID_MAX + 1];
     struct log_dir *d;
@@ -213,8 +214,14 @@ int log_dir_create(
     rc = make_base(d, dir, e);
     if (rc < 0)
         goto fail;
+    d->is_flat = d->is_temporary && !has_logs;
     make_name(run_id, name);
-    rc = make_random(d->base, name, &d->run);
+    if (d->is_flat) {
+        d->run = strdup(d->base);
+        rc = d->run == NULL ? -ENOMEM : 0;
+    } else {
+        rc = make_random(d->base, name, &d->run);
+    }
     if (rc < 0) {
         fail(e, rc, d->run);
         free(d->run);
@@ -240,6 +247,20 @@ bool log_dir_is_temporary(const struct log_dir *d)
 
 /* --- Attempts ----------------------------------------------------------- */
 
+static int name_attempt(
+    const struct log_dir *d, int restart_count, int round, char **path)
+{
+    char suffix[24] = "";
+
+    if (round != restart_count)
+        snprintf(suffix, sizeof(suffix), ".r%d", round);
+    if (asprintf(path, "%s/attempt_%d%s", d->run, restart_count, suffix) < 0) {
+        *path = NULL;
+        return -ENOMEM;
+    }
+    return 0;
+}
+
 static int make_attempt(
     struct log_dir *d, int restart_count, int round, char **path)
 {
@@ -263,9 +284,10 @@ int log_dir_begin_attempt(
     struct log_dir *d, int restart_count, int round, int nranks, struct err *e)
 {
     char *attempt = NULL;
-    int rc = make_attempt(d, restart_count, round, &attempt);
+    int rc = d->is_flat ? name_attempt(d, restart_count, round, &attempt)
+                        : make_attempt(d, restart_count, round, &attempt);
 
-    for (int rank = 0; rc == 0 && rank < nranks; rank++) {
+    for (int rank = 0; rc == 0 && !d->is_flat && rank < nranks; rank++) {
         char *path;
 
         if (asprintf(&path, "%s/%d", attempt, rank) < 0) {
@@ -293,7 +315,8 @@ char *log_dir_file(const struct log_dir *d, int local_rank, const char *name)
     if (local_rank < 0)
         rc = asprintf(&path, "%s/%s", d->attempt, name);
     else
-        rc = asprintf(&path, "%s/%d/%s", d->attempt, local_rank, name);
+        rc = asprintf(&path, d->is_flat ? "%s.%d.%s" : "%s/%d/%s", d->attempt,
+            local_rank, name);
     return rc < 0 ? NULL : path;
 }
 
@@ -310,12 +333,20 @@ int log_dir_open(struct log_dir *d, const char *path, struct err *e)
 
 /* --- The end ------------------------------------------------------------ */
 
+static bool has_suffix(const char *name, const char *suffix)
+{
+    size_t n = strlen(name);
+    size_t len = strlen(suffix);
+
+    return n >= len && strcmp(name + n - len, suffix) == 0;
+}
+
 /* An error file that was opened but never written says nothing. */
 static bool is_nothing(
     const char *path, const struct stat *st, int type, struct FTW *where)
 {
     return type == FTW_F && S_ISREG(st->st_mode) && st->st_size == 0 &&
-           strcmp(path + where->base, LOG_DIR_ERROR_FILE) == 0;
+           has_suffix(path + where->base, LOG_DIR_ERROR_FILE);
 }
 
 static int find_content(

@@ -5,6 +5,11 @@
  *
  * The x are random, so runs of one id do not meet. What exists is never
  * overwritten.
+ *
+ * Where nobody named a DIR and no log is written, what is needed is a place
+ * for error files: then it is one temporary folder with files named
+ * attempt_COUNT.LOCAL_RANK.NAME, since a folder for each worker would take as
+ * long as starting it.
  */
 #ifndef CRUN_AGENT_LOG_DIR_H
 #define CRUN_AGENT_LOG_DIR_H
@@ -19,13 +24,15 @@
 struct log_dir;
 
 /*
+ * has_logs: files beside error files are going to be made.
+ *
  * Makes dir with its parents, and the run's folder in it (mode 0700). Without
  * a dir: in a folder torchelastic_xxxxxxxx of $TMPDIR or /tmp. *out is NULL
  * if dir is the null device. On failure e names the path, and what was made
  * is gone.
  */
-int log_dir_create(
-    struct log_dir **out, const char *dir, const char *run_id, struct err *e);
+int log_dir_create(struct log_dir **out, const char *dir, const char *run_id,
+    bool has_logs, struct err *e);
 
 /* The run's folder, an absolute path. */
 const char *log_dir_path(const struct log_dir *d);

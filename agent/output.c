@@ -61,10 +61,10 @@ static const char *const *needles_of(const struct output *o, int stream)
                        : o->settings.log->stderr_needles;
 }
 
-static bool writes_files(const struct output *o)
+static bool wants_files(const struct log_options *log, int nproc)
 {
-    for (int i = 0; i < o->settings.nproc; i++)
-        if (has_file(o, i, 0) || has_file(o, i, 1))
+    for (int i = 0; i < nproc; i++)
+        if ((log->redirects[i] | log->tees[i]) != LOG_NONE)
             return true;
     return false;
 }
@@ -83,7 +83,8 @@ int output_create(struct output **out, uv_loop_t *loop,
         return err_set(e, -ENOMEM, "out of memory");
     o->settings = *s;
     o->filter_fds[0] = o->filter_fds[1] = -1;
-    rc = log_dir_create(&o->dir, log->dir, s->run_id, e);
+    rc = log_dir_create(
+        &o->dir, log->dir, s->run_id, wants_files(log, s->nproc), e);
     if (rc < 0)
         goto fail;
     o->error_files = calloc((size_t)s->nproc, sizeof(char *));
@@ -102,7 +103,8 @@ int output_create(struct output **out, uv_loop_t *loop,
         err_set(e, rc, "cannot set up the output: %s", strerror(-rc));
         goto fail;
     }
-    if (o->dir != NULL && log_dir_is_temporary(o->dir) && writes_files(o))
+    if (o->dir != NULL && log_dir_is_temporary(o->dir) &&
+        wants_files(log, s->nproc))
         log_warn("logs", "the workers' output is in %s", log_dir_path(o->dir));
     *out = o;
     return 0;

@@ -81,15 +81,15 @@ run "$CRUN" --nproc_per_node=2 sh -c '[ $RANK = 0 ] && exec sleep 20
     printf "{\"message\": \"disk on fire\", \"timestamp\": \"1700000000\"}" \
         >$TORCHELASTIC_ERROR_FILE; exit 5'
 like "$err" '^  traceback : disk on fire$' "an error file written by a script"
-like "$err" '^  error_file: /.*/attempt_0/1/error.json$' "its path"
+like "$err" '^  error_file: /.*/attempt_0.1.error.json$' "its path"
 [[ -s $(sed -n 's/^  error_file: //p' <<<"$err") ]]
 ok $? "the folder is still there"
-rm -rf "$(sed -n 's/^  error_file: \(.*\)\/[^/]*\/attempt_0.*/\1/p' <<<"$err")"
+rm -rf "$(sed -n 's/^  error_file: \(.*\)\/attempt_0.*/\1/p' <<<"$err")"
 
 run "$CRUN" sh -c 'echo "{\"mess" >$TORCHELASTIC_ERROR_FILE; exit 5'
 is "$status" 1 "a broken error file: status"
 like "$err" 'cannot be read: it is no JSON' "a broken error file is named"
-rm -rf "$(sed -n 's/^  error_file: \(.*\)\/[^/]*\/attempt_0.*/\1/p' <<<"$err")"
+rm -rf "$(sed -n 's/^  error_file: \(.*\)\/attempt_0.*/\1/p' <<<"$err")"
 
 export TORCHELASTIC_ERROR_FILE=$TMP/outer.json
 run "$CRUN" --log_dir logs sh -c \

@@ -414,6 +414,7 @@ for p in model.parameters():
     dist.all_reduce(p.grad)
 optimizer.step()
 note("sum", f"{sum(p.sum().item() for p in model.parameters()):.4f}")
+meet()
 if rank == 1 and attempt < int(os.environ.get("SIDE_FAIL", "0")):
     os._exit(3)
 dist.barrier()
@@ -432,9 +433,21 @@ if attempt == 0:
     os._exit(3)
 """
 
+
+def has_trained_again(aspects):
+    """Every rank of both attempts has the same sum of parameters."""
+    sums = [aspects.get(f"note sum.{who}") for who in
+            ("0.0", "0.1", "1.0", "1.1")]
+    return aspects["status"] == 0 and sums[0] is not None and \
+        sums == [sums[0]] * 4
+
+
 TRAINING = [
     Case("a training step", [NPROC2], do=TRAIN, console=False,
          differs=LOCAL),
+    Case("a training step before and after a failure, under crun",
+         [NPROC2, "--max_restarts=1"], do=TRAIN, env={"SIDE_FAIL": "1"},
+         alone=has_trained_again),
     Case("a key in the store before a restart", ["--max_restarts=1"],
          do=LEAVE_A_KEY,
          differs=[*LOCAL, differs("new-store", "note stale.1.0", "True",

@@ -588,6 +588,20 @@ START_TEST(the_last_words_of_a_worker_are_heard_in_time)
 }
 END_TEST
 
+/* The kernel calls that a reset, and libuv an error. */
+START_TEST(so_are_those_of_a_worker_that_had_not_read_everything)
+{
+    int fd = attach_plainly(1);
+
+    tell("x");
+    say(fd, &(struct agent_frame){.kind = AGENT_COLLATERAL, .text = "why"});
+    close(fd);
+    while (collateral[1] == 0)
+        uv_run(&loop, UV_RUN_ONCE);
+    ck_assert_str_eq(why[1], "why");
+}
+END_TEST
+
 START_TEST(null_is_destroyed)
 {
     channel_destroy(NULL);
@@ -620,6 +634,8 @@ int main(void)
     tcase_add_test(tcase, who_does_not_read_is_skipped);
     tcase_add_test(tcase, no_descriptors_left_means_later);
     tcase_add_test(tcase, the_last_words_of_a_worker_are_heard_in_time);
+    tcase_add_test(
+        tcase, so_are_those_of_a_worker_that_had_not_read_everything);
     tcase_add_test(tcase, null_is_destroyed);
     return unit_run("channel", tcase);
 }
