@@ -147,6 +147,14 @@ static int open_log(struct output *o, int local_rank, const char *name,
     return log_dir_open(o->dir, *path, e);
 }
 
+static bool has_teed(const struct output *o, int stream)
+{
+    for (int i = 0; i < o->settings.nproc; i++)
+        if (is_teed(o, i, stream))
+            return true;
+    return false;
+}
+
 int output_begin_attempt(
     struct output *o, int restart_count, int round, struct err *e)
 {
@@ -161,8 +169,8 @@ int output_begin_attempt(
     for (int i = 0; i < 2 && rc == 0; i++) {
         char *path = NULL;
 
-        if (needles_of(o, i) == NULL)
-            continue;
+        if (needles_of(o, i) == NULL || !has_teed(o, i))
+            continue; /* only what is tee'd is filtered */
         o->filter_fds[i] = open_log(o, -1, filter_names[i], &path, e);
         rc = o->filter_fds[i] < 0 ? o->filter_fds[i] : 0;
         free(path);
