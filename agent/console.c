@@ -37,7 +37,6 @@
 #include "rendezvous/base/log.h"
 
 #define TTY_PIECE 256
-#define PREFIX_MAX 4096
 
 struct console_sink {
     struct console *console;
@@ -60,6 +59,8 @@ struct console {
     struct console_sink *of_fd[2]; /* for descriptors 1 and 2 */
     struct line_stream own; /* crun's own lines */
     struct buf prefix; /* with the time, of whoever is at it */
+    struct buf folded_prefix; /* of the line that leaves a fold; that happens
+                               * while somebody is at the other one */
     struct ring streams; /* all that are open */
     struct ring ready; /* whose source is to be called */
     struct console_stream *called; /* NULL once it is closed */
@@ -327,8 +328,8 @@ static void on_folded_line(void *arg, const uint64_t *ranks, const char *line,
 
     if (k->is_broken)
         return;
-    buf_init(&rank, PREFIX_MAX);
-    buf_init(&local, PREFIX_MAX);
+    buf_init(&rank, SIZE_MAX / 2);
+    buf_init(&local, SIZE_MAX / 2);
     rc = fold_ranks_text(ranks, set->nranks, set->rank_base, &rank);
     if (rc == 0)
         rc = fold_ranks_text(ranks, set->nranks, 0, &local);
@@ -336,13 +337,13 @@ static void on_folded_line(void *arg, const uint64_t *ranks, const char *line,
         rc = buf_append(&rank, "", 1);
     if (rc == 0)
         rc = buf_append(&local, "", 1);
-    buf_consume(&c->prefix, c->prefix.len);
+    buf_consume(&c->folded_prefix, c->folded_prefix.len);
     if (rc == 0)
         rc = prefix_append(set->prefix, buf_bytes(&rank), buf_bytes(&local),
-            wall_ns() - (now_ns - since_ns), &c->prefix);
+            wall_ns() - (now_ns - since_ns), &c->folded_prefix);
     if (rc == 0) {
-        k->folded.prefix = buf_bytes(&c->prefix);
-        k->folded.prefix_len = c->prefix.len;
+        k->folded.prefix = buf_bytes(&c->folded_prefix);
+        k->folded.prefix_len = c->folded_prefix.len;
         rc = line_stream_take(&k->folded, &k->lines, line, len, now_ns);
     }
     buf_fini(&rank);
@@ -623,6 +624,7 @@ int console_create(
     ring_init(&c->streams);
     ring_init(&c->ready);
     buf_init(&c->prefix, SIZE_MAX / 2);
+    buf_init(&c->folded_prefix, SIZE_MAX / 2);
     line_stream_init(&c->own);
     for (int i = 0; i < 2; i++) {
         struct console_sink *k = &c->sinks[i];
@@ -691,6 +693,7 @@ static void on_closed(uv_handle_t *handle)
         sink_close(&c->sinks[i]);
     line_stream_fini(&c->own);
     buf_fini(&c->prefix);
+    buf_fini(&c->folded_prefix);
     if (c->writable_epoll >= 0)
         close(c->writable_epoll);
     free(c);

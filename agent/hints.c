@@ -1,6 +1,6 @@
 /*
- * See hints.h. Sources: signal(7) and core(5) for signals, POSIX for 126 and
- * 127, the kernel's cgroup documentation for memory.events.
+ * See hints.h. Sources: signal(7), core(5) and execve(2), POSIX for 126 and
+ * 127, proc(5) for the states of a process.
  */
 #include "agent/hints.h"
 
@@ -8,15 +8,18 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/report.h"
+#include "agent/program.h"
+#include "agent/signal_names.h"
 
 /* How much of the end of a worker's stderr is searched. */
 #define TAIL_SIZE 8192
+
+/* A shell's exit code for a command that a signal ended, less the signal. */
+#define SHELL_SIGNAL_BASE 128
 
 static const struct {
     int sig;
@@ -32,14 +35,36 @@ static const struct {
               "exception, a damaged heap; its stderr says which"},
     {SIGILL, "an instruction that this CPU lacks: was it built for another?"},
     {SIGFPE, "an integer was divided by zero"},
+    {SIGTRAP, "it met a breakpoint, or a trap that the compiler put there"},
     {SIGPIPE, "it wrote to a pipe or socket that nobody reads any more"},
+    {SIGALRM, "a timer of its own ran out (alarm)"},
     {SIGXCPU, "it used up its CPU time (ulimit -t)"},
     {SIGXFSZ, "a file grew beyond the limit (ulimit -f)"},
     {SIGSYS, "a system call was refused by a filter (seccomp)"},
+    {SIGUSR1, "it has no handler for it; schedulers send it as a warning"},
+    {SIGUSR2, "it has no handler for it; schedulers send it as a warning"},
     {SIGTERM, "somebody other than crun told it to stop"},
+    {SIGQUIT, "somebody other than crun told it to quit"},
     {SIGHUP, "somebody other than crun told it that the terminal is gone"},
     {SIGINT, "somebody other than crun interrupted it"},
 };
+
+static const struct {
+    int error;
+    const char *hint;
+} start_hints[] = {
+    {ENOEXEC, "the file is no program for this machine: is it built for "
+              "another, or a script without #! in its first line?"},
+    {EACCES, "it may not be executed: a file system mounted with noexec, or "
+             "an interpreter (#!) without that permission"},
+    {ETXTBSY, "somebody has the file open for writing: is it still being "
+              "copied or built?"},
+    {E2BIG, "arguments and environment are too long together"},
+};
+
+/* What the dynamic loaders of glibc and musl begin with. */
+static const char *const loader_words[] = {
+    "error while loading shared libraries", "Error loading shared library"};
 
 static const char *find_signal_hint(int sig)
 {
@@ -49,174 +74,197 @@ static const char *find_signal_hint(int sig)
     return NULL;
 }
 
-/* Finds the line of a file's end that holds words. */
-static bool find_line(
-    const char *path, const char *words, char *out, size_t size)
+/* The end, or the beginning, of a regular file as a string, with a blank for
+ * each NUL in it. */
+static bool read_part(const char *path, bool is_end, char *out, size_t size)
 {
-    char tail[TAIL_SIZE + 1];
-    char *at, *begin;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    off_t len, from;
     ssize_t n;
-    off_t end;
-    int fd;
 
-    fd = path == NULL
-             ? -1
-             : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return false;
-    end = lseek(fd, 0, SEEK_END);
-    n = pread(fd, tail, TAIL_SIZE, end > TAIL_SIZE ? end - TAIL_SIZE : 0);
+    len = lseek(fd, 0, SEEK_END);
+    from = is_end && len >= (off_t)size ? len - (off_t)size + 1 : 0;
+    n = len < 0 ? -1 : pread(fd, out, size - 1, from);
     close(fd);
-    tail[n > 0 ? n : 0] = '\0';
-    at = strstr(tail, words);
+    for (ssize_t i = 0; i < n; i++)
+        if (out[i] == '\0')
+            out[i] = ' ';
+    out[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
+/* The line of the worker's stderr in which the dynamic loader complains. */
+static bool find_loader_line(const char *path, char *out, size_t size)
+{
+    char tail[TAIL_SIZE];
+    const char *at = NULL;
+
+    if (path == NULL || !read_part(path, true, tail, sizeof(tail)))
+        return false;
+    for (size_t i = 0; at == NULL && i < 2; i++)
+        at = strstr(tail, loader_words[i]);
     if (at == NULL)
         return false;
-    for (begin = at; begin > tail && begin[-1] != '\n'; begin--)
-        ;
-    snprintf(out, size, "%.*s", (int)strcspn(begin, "\n"), begin);
+    while (at > tail && at[-1] != '\n')
+        at--;
+    snprintf(out, size, "%.*s", (int)strcspn(at, "\n"), at);
     return true;
 }
 
 static bool hint_for_code(
-    int code, const char *stderr_file, char *out, size_t size)
+    int code, const struct hint_facts *facts, char *out, size_t size)
 {
+    int sig = code - SHELL_SIGNAL_BASE;
     char line[512];
 
-    switch (code) {
-    case 126:
+    if (code == PROGRAM_EXIT_NOT_EXECUTABLE) {
         snprintf(out, size,
-            "126 is a shell's code for a file that cannot be "
-            "executed");
-        return true;
-    case 127:
-        if (find_line(stderr_file, "error while loading shared libraries", line,
-                sizeof(line)))
-            snprintf(out, size, "%s; ldd PROGRAM lists what it needs", line);
-        else
-            snprintf(out, size,
-                "127 is a shell's code for a command that is not found, and "
-                "the dynamic loader's for a missing shared library: its stderr "
-                "says which");
-        return true;
-    default:
-        break;
+            "126 is a shell's code for a file that cannot be executed");
+    } else if (code != PROGRAM_EXIT_NOT_FOUND) {
+        if (find_signal_hint(sig) == NULL)
+            return false;
+        snprintf(out, size, "a shell's code for signal %d (%s): %s", sig,
+            signal_name(sig), find_signal_hint(sig));
+    } else if (find_loader_line(facts->stderr_file, line, sizeof(line))) {
+        snprintf(out, size, "%s; ldd PROGRAM lists what it needs", line);
+    } else {
+        snprintf(out, size,
+            "127 is a shell's code for a command that is not found, and the "
+            "dynamic loader's for a missing shared library: its stderr says "
+            "which");
     }
-    if (code > 128 && find_signal_hint(code - 128) != NULL) {
-        snprintf(out, size, "a shell's code for signal %d (%s): %s", code - 128,
-            strsignal(code - 128), find_signal_hint(code - 128));
+    return true;
+}
+
+/* The file was there when crun looked, but something that it names is not. */
+static void hint_for_missing(const char *program, char *out, size_t size)
+{
+    char head[256];
+    size_t len;
+
+    if (program == NULL || !read_part(program, false, head, sizeof(head)) ||
+        strncmp(head, "#!", 2) != 0) {
+        snprintf(out, size,
+            "the file was there when crun looked; if it still is, its dynamic "
+            "loader is not: was it built for another system?");
+        return;
+    }
+    len = strcspn(head, "\n");
+    if (head[len - 1] == '\r')
+        snprintf(out, size,
+            "its lines end with carriage returns, the first one (%.*s), too: "
+            "dos2unix removes them",
+            (int)len - 1, head);
+    else
+        snprintf(out, size,
+            "the file is there, but not the interpreter in its first line: "
+            "%.*s",
+            (int)len, head);
+}
+
+static bool hint_for_start(
+    int error, const struct hint_facts *facts, char *out, size_t size)
+{
+    if (error == ENOENT) {
+        hint_for_missing(facts->program, out, size);
         return true;
     }
+    for (size_t i = 0; i < sizeof(start_hints) / sizeof(start_hints[0]); i++)
+        if (start_hints[i].error == error) {
+            snprintf(out, size, "%s", start_hints[i].hint);
+            return true;
+        }
     return false;
 }
 
-bool hint_for(const struct lc_worker *w, int64_t oom_kills,
-    const char *stderr_file, char *out, size_t size)
+static bool hint_for_signal(int sig, char *out, size_t size)
 {
-    const char *hint;
+    const char *hint = find_signal_hint(sig);
 
-    if (w->outcome == LC_OUT_NOT_BEGUN) {
-        if (w->start_error != ENOEXEC && w->start_error != ENOENT)
-            return false;
-        snprintf(out, size, "%s",
-            w->start_error == ENOEXEC
-                ? "the file is no program for this machine: is it built for "
-                  "another, or a script without #! in its first line?"
-                : "the file was there when crun looked: is the interpreter in "
-                  "its first line, or its ELF loader, missing?");
-        return true;
-    }
-    if (w->state != LC_WORKER_ENDED || w->wait_status == 0)
-        return false;
-    if (!WIFSIGNALED(w->wait_status))
-        return hint_for_code(
-            WEXITSTATUS(w->wait_status), stderr_file, out, size);
-    if (WTERMSIG(w->wait_status) == SIGKILL && oom_kills > 0) {
-        snprintf(out, size,
-            "out of memory: the kernel killed %lld processes of this cgroup "
-            "since the job began",
-            (long long)oom_kills);
-        return true;
-    }
-    hint = find_signal_hint(WTERMSIG(w->wait_status));
     if (hint != NULL)
         snprintf(out, size, "%s", hint);
     return hint != NULL;
 }
 
-static ssize_t read_small(const char *path, char *out, size_t size)
+static bool hint_for_end(
+    int wait_status, const struct hint_facts *facts, char *out, size_t size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n;
+    bool has_signal = WIFSIGNALED(wait_status);
+    int sig = has_signal ? WTERMSIG(wait_status)
+                         : WEXITSTATUS(wait_status) - SHELL_SIGNAL_BASE;
 
-    if (fd < 0)
-        return -1;
-    n = read(fd, out, size - 1);
-    close(fd);
+    if (sig != SIGKILL || facts->oom_kills <= 0) {
+        if (has_signal
+                ? hint_for_signal(sig, out, size)
+                : hint_for_code(WEXITSTATUS(wait_status), facts, out, size))
+            return true;
+        /* It may have failed because a child of its was killed. */
+        if (facts->oom_kills <= 0)
+            return false;
+    }
+    snprintf(out, size,
+        "out of memory: the kernel killed %lld %s of this cgroup since the "
+        "job began",
+        (long long)facts->oom_kills,
+        facts->oom_kills == 1 ? "process" : "processes");
+    return true;
+}
+
+bool hint_for(const struct lc_worker *w, const struct hint_facts *facts,
+    char *out, size_t size)
+{
+    if (w->outcome == LC_OUT_NOT_BEGUN)
+        return hint_for_start(w->start_error, facts, out, size);
+    if (w->state != LC_WORKER_ENDED || w->wait_status == 0)
+        return false;
+    return hint_for_end(w->wait_status, facts, out, size);
+}
+
+static const char *state_name(char state)
+{
+    switch (state) {
+    case 'D':
+        return " (uninterruptible)";
+    case 'Z':
+        return " (dead, but not reaped)";
+    case 'T':
+    case 't':
+        return " (stopped)";
+    default:
+        return "";
+    }
+}
+
+/* A file of /proc, of one line; "" if it cannot be read. */
+static void read_proc(pid_t pid, const char *name, char *out, size_t size)
+{
+    char path[64];
+    ssize_t n;
+    int fd;
+
+    snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    n = fd < 0 ? -1 : read(fd, out, size - 1);
     out[n > 0 ? n : 0] = '\0';
-    return n;
+    if (fd >= 0)
+        close(fd);
 }
 
 void hint_process_state(pid_t pid, char *out, size_t size)
 {
-    char path[64], stat[512], wchan[64];
+    char stat[512], wchan[64];
     const char *end;
 
     out[0] = '\0';
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    if (read_small(path, stat, sizeof(stat)) <= 0)
-        return;
+    read_proc(pid, "stat", stat, sizeof(stat));
     end = strrchr(stat, ')'); /* the name before it may hold anything */
     if (end == NULL || end[1] != ' ' || end[2] == '\0')
         return;
-    snprintf(path, sizeof(path), "/proc/%d/wchan", (int)pid);
-    if (read_small(path, wchan, sizeof(wchan)) <= 0 || wchan[0] == '0')
+    read_proc(pid, "wchan", wchan, sizeof(wchan));
+    if (wchan[0] == '0') /* it waits for nothing, or we may not know */
         wchan[0] = '\0';
-    snprintf(out, size, "state %c%s%s%s", end[2],
-        end[2] == 'D' ? " (uninterruptible)" : "",
+    snprintf(out, size, "state %c%s%s%s", end[2], state_name(end[2]),
         wchan[0] != '\0' ? ", in " : "", wchan);
-}
-
-/* The number behind key in a file of "key number" lines; -1: not there. */
-static int64_t read_key(const char *path, const char *key)
-{
-    char text[1024];
-    char *line;
-
-    if (read_small(path, text, sizeof(text)) <= 0)
-        return -1;
-    for (line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"))
-        if (strncmp(line, key, strlen(key)) == 0 && line[strlen(key)] == ' ')
-            return strtoll(line + strlen(key), NULL, 10);
-    return -1;
-}
-
-int64_t report_count_oom_kills(void)
-{
-    char text[4096], path[4300];
-    int64_t kills = -1;
-    char *line;
-    char *save;
-
-    if (read_small("/proc/self/cgroup", text, sizeof(text)) <= 0)
-        return -1;
-    /* "ID:CONTROLLERS:PATH"; version 2 has ID 0 and no controllers. */
-    for (line = strtok_r(text, "\n", &save); line != NULL && kills < 0;
-         line = strtok_r(NULL, "\n", &save)) {
-        char *controllers = strchr(line, ':');
-        char *folder = controllers ? strchr(controllers + 1, ':') : NULL;
-
-        if (folder == NULL)
-            continue;
-        *folder++ = '\0';
-        if (controllers[1] == '\0') {
-            snprintf(
-                path, sizeof(path), "/sys/fs/cgroup%s/memory.events", folder);
-            kills = read_key(path, "oom_kill");
-        } else if (strcmp(controllers + 1, "memory") == 0) {
-            snprintf(path, sizeof(path),
-                "/sys/fs/cgroup/memory%s/memory.oom_control", folder);
-            kills = read_key(path, "oom_kill");
-        }
-    }
-    return kills;
 }

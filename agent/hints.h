@@ -8,13 +8,17 @@
 
 #include "agent/lifecycle.h"
 
-/*
- * Writes a hint without a newline into out; false if there is nothing worth
- * saying. oom_kills: as in report.h. stderr_file: the worker's, or NULL; it
- * is searched for what the dynamic loader says.
- */
-bool hint_for(const struct lc_worker *w, int64_t oom_kills,
-    const char *stderr_file, char *out, size_t size);
+/* What beside the wait status may say something; all borrowed. */
+struct hint_facts {
+    const char *program; /* the file that was executed */
+    const char *stderr_file; /* the worker's; NULL: none */
+    int64_t oom_kills; /* as in report.h */
+};
+
+/* Writes a hint without a newline into out, with what it quotes of files as
+ * it stands there; false if there is nothing worth saying. */
+bool hint_for(const struct lc_worker *w, const struct hint_facts *facts,
+    char *out, size_t size);
 
 /* "state D (uninterruptible), in nfs_wait_bit_killable": of a process that
  * could not be killed; "" if /proc does not tell. */

@@ -62,8 +62,8 @@ int output_begin_attempt(
 
 /* Opens the files and pipes of one worker; the caller closes what it is given
  * once the worker has it. */
-int output_open_worker(struct output *o, int local_rank,
-    struct output_worker *w, struct err *e);
+int output_open_worker(
+    struct output *o, int local_rank, struct output_worker *w, struct err *e);
 
 /* Path of the worker's stderr.log in this attempt; NULL if there is none. */
 const char *output_stderr_path(const struct output *o, int local_rank);

@@ -12,6 +12,7 @@
 
 #include "agent/error_file.h"
 #include "agent/hints.h"
+#include "agent/plain_text.h"
 #include "agent/program.h"
 #include "agent/signal_names.h"
 #include "rendezvous/base/clock.h"
@@ -19,6 +20,11 @@
 #define REPORT_TEXT_MAX 256
 /* Of a traceback the end is shown, where the error is. */
 #define TRACEBACK_MAX (64 * 1024)
+/* Of what others than the first failure say. */
+#define WORDS_MAX 400
+#define FIELD_MAX 4096
+/* Escaped, a byte becomes four. */
+#define LINE_BYTES (4 * WORDS_MAX + 2 * REPORT_TEXT_MAX)
 
 /* exec says what is wrong with the file; fork and the pipes before it, what
  * this machine is short of. */
@@ -90,57 +96,126 @@ __attribute__((format(printf, 2, 3))) static int add(
     return rc;
 }
 
+/* What is said of a rank, and of those that ended in the same way. */
 struct rank_line {
-    char text[REPORT_TEXT_MAX]; /* what the line says after the ranks */
+    struct buf text; /* what the line says after the ranks, as a string */
     bool is_told;
 };
 
-static void describe(const struct lc_worker *w, struct rank_line *line)
+/* The first line of what the worker itself says, as far as it says anything. */
+static int add_words(const struct report_worker *more, struct buf *out)
 {
-    char how[REPORT_TEXT_MAX / 2];
+    struct error_file f;
+    const char *words;
+    int rc = 0;
+
+    error_file_read(&f, more->error_file);
+    words = f.message != NULL ? f.message : more->collateral;
+    if (words != NULL && words[0] != '\0') {
+        rc = add(out, ": ");
+        if (rc == 0)
+            rc = plain_text_append_line(out, words, WORDS_MAX);
+    }
+    error_file_fini(&f);
+    return rc;
+}
+
+static int describe(
+    const struct report_input *in, int worker, struct rank_line *line)
+{
+    const struct lc_worker *w = &in->life->workers[worker];
+    struct buf *out = &line->text;
+    char how[REPORT_TEXT_MAX];
+    int rc;
 
     report_outcome(w, how, sizeof(how));
-    if (w->outcome == LC_OUT_STOPPED)
-        snprintf(line->text, sizeof(line->text), "stopped by crun with %s: %s",
+    switch (w->outcome) {
+    case LC_OUT_FAILED:
+        rc = add(out, " failed too: %s", how);
+        break;
+    case LC_OUT_COLLATERAL:
+        rc = add(out, " ended on account of it: %s", how);
+        break;
+    case LC_OUT_STOPPED:
+        rc = add(out, ": stopped by crun with %s: %s",
             signal_name(w->sent_signal), how);
-    else
-        snprintf(line->text, sizeof(line->text), "%s", how);
+        break;
+    default:
+        rc = add(out, ": %s", how);
+        break;
+    }
+    if (rc == 0 &&
+        (w->outcome == LC_OUT_FAILED || w->outcome == LC_OUT_COLLATERAL))
+        rc = add_words(&in->workers[worker], out);
+    return rc == 0 ? buf_append(out, "", 1) : rc;
 }
 
 static bool is_alike(const struct rank_line *lines, int i, int k)
 {
-    return !lines[k].is_told && strcmp(lines[k].text, lines[i].text) == 0;
+    return !lines[k].is_told &&
+           strcmp(buf_bytes(&lines[k].text), buf_bytes(&lines[i].text)) == 0;
 }
 
-/* "rank 3: ..." or "ranks 0,2-5: ..." for every rank whose text equals that
- * of the rank at index i; marks them as told. */
-static int add_alike(
-    struct rank_line *lines, int n, int i, int rank_base, struct buf *out)
+static int count_alike(const struct rank_line *lines, int n, int i)
+{
+    int count = 0;
+
+    for (int k = 0; k < n; k++)
+        count += is_alike(lines, i, k);
+    return count;
+}
+
+/* "0,2-5": every rank that is not told and whose text equals that of the one at
+ * index i. */
+static int add_ranks(const struct report_input *in,
+    const struct rank_line *lines, int i, struct buf *out)
 {
     const char *separator = "";
-    int nalike = 0;
-    int rc;
+    int n = in->life->nworkers;
+    int rc = 0;
 
-    for (int k = i; k < n; k++)
-        nalike += is_alike(lines, i, k);
-    rc = add(out, "crun:   %s ", nalike == 1 ? "rank" : "ranks");
-    for (int k = i; k < n && rc == 0; k++) {
+    for (int k = 0; k < n && rc == 0; k++) {
         int end = k;
 
         if (!is_alike(lines, i, k))
             continue;
         while (end + 1 < n && is_alike(lines, i, end + 1))
             end++;
-        rc = end == k ? add(out, "%s%d", separator, rank_base + k)
-                      : add(out, "%s%d-%d", separator, rank_base + k,
-                            rank_base + end);
+        rc = end == k ? add(out, "%s%d", separator, in->rank_base + k)
+                      : add(out, "%s%d-%d", separator, in->rank_base + k,
+                            in->rank_base + end);
         separator = ",";
         k = end;
     }
-    for (int k = i; k < n; k++)
+    return rc;
+}
+
+/* One line for all ranks of which the same is to be said as of the one at
+ * index i; marks them as told. */
+static int add_alike(const struct report_input *in, struct rank_line *lines,
+    int i, struct buf *out)
+{
+    int n = in->life->nworkers;
+    int rc;
+
+    rc = add(
+        out, "crun:   %s ", count_alike(lines, n, i) == 1 ? "rank" : "ranks");
+    if (rc == 0)
+        rc = add_ranks(in, lines, i, out);
+    for (int k = 0; k < n; k++)
         if (is_alike(lines, i, k))
             lines[k].is_told = true;
-    return rc == 0 ? add(out, ": %s\n", lines[i].text) : rc;
+    return rc == 0 ? add(out, "%s\n", buf_bytes(&lines[i].text)) : rc;
+}
+
+/* The same for one rank alone, with its process. */
+static int add_alone(const struct report_input *in, struct rank_line *lines,
+    int i, struct buf *out)
+{
+    lines[i].is_told = true;
+    return add(out, "crun:   rank %d (local rank %d, pid %d)%s\n",
+        in->rank_base + i, i, (int)in->life->workers[i].pid,
+        buf_bytes(&lines[i].text));
 }
 
 /* The time of a death as torchrun writes it, with milliseconds. */
@@ -170,12 +245,14 @@ static int add_indented(struct buf *out, const char *text)
         text += len - TRACEBACK_MAX;
         len = TRACEBACK_MAX;
         rc = add(out, "[...] ");
+        for (; len > 0 && ((unsigned char)*text & 0xc0) == 0x80; len--)
+            text++; /* to the next whole character */
     }
     while (rc == 0 && len > 0) {
         const char *end = memchr(text, '\n', len);
         size_t n = end != NULL ? (size_t)(end - text) : len;
 
-        rc = buf_append(out, text, n);
+        rc = plain_text_append(out, text, n);
         if (end != NULL && rc == 0)
             rc = add(out, "\n  ");
         text += end != NULL ? n + 1 : n;
@@ -220,17 +297,34 @@ static int add_exitcode(const struct lc_worker *w, struct buf *out)
         (int)w->pid);
 }
 
+/* A line of crun's own; nothing for NULL. */
+static int add_field(struct buf *out, const char *name, const char *value)
+{
+    int rc;
+
+    if (value == NULL)
+        return 0;
+    rc = add(out, "  %-10s: ", name);
+    if (rc == 0)
+        rc = plain_text_append_line(out, value, FIELD_MAX);
+    return rc == 0 ? add(out, "\n") : rc;
+}
+
 /* torchrun's fields of a failure, then crun's own. */
 static int add_fields(const struct report_input *in, int worker,
     const struct error_file *f, struct buf *out)
 {
     const struct lc_worker *w = &in->life->workers[worker];
     const struct report_worker *more = &in->workers[worker];
+    const struct hint_facts facts = {.program = in->program,
+        .stderr_file = more->stderr_file,
+        .oom_kills = in->oom_kills};
     bool has_file = f->json != NULL || f->problem[0] != '\0';
-    char when[64], hint[1024];
+    char when[64], hint[1024], problem[200];
     int rc;
 
     format_time(in, w->ended_ns, when, sizeof(when));
+    snprintf(problem, sizeof(problem), "cannot be read: %s", f->problem);
     rc = add(out, "  time      : %s\n  host      : %s\n", when, in->host);
     if (rc == 0)
         rc = add(out, "  rank      : %d (local_rank: %d)\n",
@@ -238,19 +332,18 @@ static int add_fields(const struct report_input *in, int worker,
     if (rc == 0 && w->outcome != LC_OUT_NOT_BEGUN)
         rc = add_exitcode(w, out);
     if (rc == 0)
-        rc = add(
-            out, "  error_file: %s\n", has_file ? more->error_file : "<N/A>");
-    if (rc == 0 && f->problem[0] != '\0')
-        rc = add(out, "              cannot be read: %s\n", f->problem);
+        rc =
+            add_field(out, "error_file", has_file ? more->error_file : "<N/A>");
+    if (rc == 0)
+        rc = add_field(out, "", f->problem[0] != '\0' ? problem : NULL);
     if (rc == 0)
         rc = add_traceback(w, f, out);
-    if (rc == 0 && more->last_call != NULL)
-        rc = add(out, "  last call : %s\n", more->last_call);
-    if (rc == 0 && more->stderr_file != NULL)
-        rc = add(out, "  stderr    : %s\n", more->stderr_file);
-    if (rc == 0 &&
-        hint_for(w, in->oom_kills, more->stderr_file, hint, sizeof(hint)))
-        rc = add(out, "  hint      : %s\n", hint);
+    if (rc == 0)
+        rc = add_field(out, "last call", more->last_call);
+    if (rc == 0)
+        rc = add_field(out, "stderr", more->stderr_file);
+    if (rc == 0 && hint_for(w, &facts, hint, sizeof(hint)))
+        rc = add_field(out, "hint", hint);
     return rc;
 }
 
@@ -281,27 +374,6 @@ static int add_first_failure(const struct report_input *in, struct buf *out)
     return rc;
 }
 
-/* "rank 3 (...): how: words of its own" */
-static int add_other(const struct report_input *in, int worker,
-    const char *also, const char *words, struct buf *out)
-{
-    const struct lc_worker *w = &in->life->workers[worker];
-    struct error_file f;
-    char how[256];
-    int rc;
-
-    report_outcome(w, how, sizeof(how));
-    error_file_read(&f, in->workers[worker].error_file);
-    if (f.message != NULL)
-        words = f.message;
-    rc = add(out, "crun:   rank %d (local rank %d, pid %d)%s: %s",
-        in->rank_base + worker, worker, (int)w->pid, also, how);
-    if (rc == 0 && words != NULL)
-        rc = add(out, ": %.*s", (int)strcspn(words, "\n"), words);
-    error_file_fini(&f);
-    return rc == 0 ? add(out, "\n") : rc;
-}
-
 /* The one that ended next after those told, of those with this outcome. */
 static int find_next(const struct lifecycle *lc, const struct rank_line *lines,
     enum lc_outcome outcome)
@@ -322,16 +394,15 @@ static int add_others(
     int rc = 0;
     int i;
 
-    while (rc == 0 && (i = find_next(in->life, lines, LC_OUT_FAILED)) >= 0) {
-        lines[i].is_told = true;
-        rc = add_other(in, i, " failed too", NULL, out);
-    }
-    while (
-        rc == 0 && (i = find_next(in->life, lines, LC_OUT_COLLATERAL)) >= 0) {
-        lines[i].is_told = true;
-        rc = add_other(
-            in, i, " ended on account of it", in->workers[i].collateral, out);
-    }
+    while (rc == 0 && (i = find_next(in->life, lines, LC_OUT_FAILED)) >= 0)
+        rc = add_alone(in, lines, i, out);
+    while (rc == 0 && (i = find_next(in->life, lines, LC_OUT_COLLATERAL)) >= 0)
+        rc = count_alike(lines, in->life->nworkers, i) == 1
+                 ? add_alone(in, lines, i, out)
+                 : add_alike(in, lines, i, out);
+    for (i = 0; i < in->life->nworkers && rc == 0; i++)
+        if (!lines[i].is_told)
+            rc = add_alike(in, lines, i, out);
     return rc;
 }
 
@@ -349,7 +420,7 @@ static int add_history(const struct report_input *in, struct buf *out)
             .start_error = end->start_error};
         char how[256];
 
-        if (end->restart_count == r->count && in->life->first_failure >= 0)
+        if (i + 1 == r->nhistory && in->life->first_failure >= 0)
             break; /* the round that is reported above */
         report_outcome(&w, how, sizeof(how));
         rc = add(out,
@@ -388,9 +459,6 @@ static int write_all(
             add(out, "crun: %s was stopped since crun was killed\n", in->title);
     if (rc == 0)
         rc = add_others(in, lines, out);
-    for (int i = 0; i < lc->nworkers && rc == 0; i++)
-        if (!lines[i].is_told)
-            rc = add_alike(lines, lc->nworkers, i, in->rank_base, out);
     if (rc == 0)
         rc = add_history(in, out);
     if (rc == 0 && lc->gave_up)
@@ -402,7 +470,7 @@ int report_write(const struct report_input *in, struct buf *out)
 {
     const struct lifecycle *lc = in->life;
     struct rank_line *lines;
-    int rc;
+    int rc = 0;
 
     if (lifecycle_exit_code(lc) == 0 && !lc->gave_up)
         return 0;
@@ -410,8 +478,13 @@ int report_write(const struct report_input *in, struct buf *out)
     if (lines == NULL)
         return -ENOMEM;
     for (int i = 0; i < lc->nworkers; i++)
-        describe(&lc->workers[i], &lines[i]);
-    rc = write_all(in, lines, out);
+        buf_init(&lines[i].text, LINE_BYTES);
+    for (int i = 0; i < lc->nworkers && rc == 0; i++)
+        rc = describe(in, i, &lines[i]);
+    if (rc == 0)
+        rc = write_all(in, lines, out);
+    for (int i = 0; i < lc->nworkers; i++)
+        buf_fini(&lines[i].text);
     free(lines);
     return rc;
 }

@@ -3,6 +3,7 @@
  * whoever started crun as a worker. Files appear as a whole or not at all.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,6 +101,9 @@ static json_t *describe_worker(
 {
     const struct lc_worker *w = &in->life->workers[i];
     const struct report_worker *more = &in->workers[i];
+    const struct hint_facts facts = {.program = in->program,
+        .stderr_file = more->stderr_file,
+        .oom_kills = in->oom_kills};
     json_t *o = json_object();
     struct error_file f;
     char hint[1024];
@@ -132,7 +136,7 @@ static json_t *describe_worker(
     if (more->stderr_file != NULL)
         put(o, "stderr_file", text(more->stderr_file), is_whole);
     if ((w->outcome == LC_OUT_FAILED || w->outcome == LC_OUT_NOT_BEGUN) &&
-        hint_for(w, in->oom_kills, more->stderr_file, hint, sizeof(hint)))
+        hint_for(w, &facts, hint, sizeof(hint)))
         put(o, "hint", text(hint), is_whole);
     return o;
 }
@@ -161,6 +165,17 @@ static json_t *describe_history(const struct report_input *in, bool *is_whole)
     return list;
 }
 
+/* Of the round that is reported: one that was to follow may have been called
+ * off by a stop. */
+static int count_restarts(const struct report_input *in)
+{
+    const struct restarts *r = in->restarts;
+
+    return in->life->first_failure >= 0 && r->nhistory > 0
+               ? r->history[r->nhistory - 1].restart_count
+               : r->count;
+}
+
 /* NULL when out of memory. */
 static json_t *describe_job(const struct report_input *in)
 {
@@ -176,7 +191,7 @@ static json_t *describe_job(const struct report_input *in)
     put(o, "host", text(in->host), &is_whole);
     put(o, "exit_code", json_integer(in->exit_code), &is_whole);
     put(o, "verdict", text(verdicts[in->verdict]), &is_whole);
-    put(o, "restart_count", json_integer(in->restarts->count), &is_whole);
+    put(o, "restart_count", json_integer(count_restarts(in)), &is_whole);
     put(o, "max_restarts", json_integer(in->restarts->max_restarts), &is_whole);
     put(o, "stop_signal",
         lc->stop_signal != 0 ? text(signal_name(lc->stop_signal)) : json_null(),
@@ -203,43 +218,90 @@ static json_t *describe_job(const struct report_input *in)
     return NULL;
 }
 
-/* Takes value, also NULL. */
-static int replace_file(
-    json_t *value, size_t flags, const char *path, struct err *e)
+/* What path leads to. A device or a pipe is nothing that a file may replace,
+ * and a link shall stay one. */
+static int resolve(const char *path, char **out, struct err *e)
+{
+    struct stat st;
+    bool is_there = stat(path, &st) == 0;
+
+    if (is_there && !S_ISREG(st.st_mode))
+        return err_set(
+            e, -EINVAL, "cannot write %s: it is no regular file", path);
+    *out = is_there ? realpath(path, NULL) : strdup(path);
+    return *out != NULL ? 0
+                        : err_set(e, -errno, "cannot write %s: %s", path,
+                              strerror(errno));
+}
+
+static int dump(const json_t *value, size_t flags, FILE *f)
+{
+    errno = 0;
+    if (json_dumpf(value, f, flags) < 0 || fputc('\n', f) < 0 || fflush(f) != 0)
+        return errno != 0 ? -errno : -EIO;
+    return 0;
+}
+
+/* Writes a file with the permissions that one by open() has. */
+static int write_file(const json_t *value, size_t flags, int fd)
+{
+    mode_t mask = umask(0);
+    FILE *f;
+    int rc;
+
+    umask(mask);
+    f = fdopen(fd, "w");
+    if (f == NULL) {
+        rc = -errno;
+        close(fd);
+        return rc;
+    }
+    rc = fchmod(fd, 0666 & ~mask) < 0 ? -errno : dump(value, flags, f);
+    if (fclose(f) != 0 && rc == 0)
+        rc = -errno;
+    return rc;
+}
+
+static int write_beside(const json_t *value, size_t flags, const char *path)
 {
     char *beside = NULL;
-    int rc = -ENOMEM;
+    int rc;
     int fd;
 
-    if (value == NULL || asprintf(&beside, "%s.XXXXXX", path) < 0) {
-        json_decref(value);
-        return err_set(e, rc, "cannot write %s: out of memory", path);
-    }
-    fd = mkostemp(beside, 0);
-    rc = fd < 0 ? -errno : 0;
-    if (fd >= 0) {
-        FILE *f = fdopen(fd, "w");
-
-        /* mkstemp's file is for its owner alone. */
-        if (f == NULL || fchmod(fd, 0644) < 0 ||
-            json_dumpf(value, f, flags) < 0)
-            rc = -errno;
-        else if (fputc('\n', f) < 0 || fflush(f) != 0)
-            rc = -errno;
-        if (f != NULL)
-            fclose(f);
-        else
-            close(fd);
+    if (asprintf(&beside, "%s.XXXXXX", path) < 0)
+        return -ENOMEM;
+    fd = mkostemp(beside, O_CLOEXEC);
+    if (fd < 0) {
+        rc = -errno;
+    } else {
+        rc = write_file(value, flags, fd);
         if (rc == 0 && rename(beside, path) < 0)
             rc = -errno;
         if (rc < 0)
             unlink(beside);
     }
     free(beside);
+    return rc;
+}
+
+/* Takes value, also NULL. */
+static int replace_file(
+    json_t *value, size_t flags, const char *path, struct err *e)
+{
+    char *target = NULL;
+    int rc;
+
+    if (value == NULL)
+        return err_set(e, -ENOMEM, "cannot write %s: out of memory", path);
+    rc = resolve(path, &target, e);
+    if (rc == 0) {
+        rc = write_beside(value, flags, target);
+        if (rc < 0)
+            err_set(e, rc, "cannot write %s: %s", path, strerror(-rc));
+    }
+    free(target);
     json_decref(value);
-    if (rc < 0)
-        return err_set(e, rc, "cannot write %s: %s", path, strerror(-rc));
-    return 0;
+    return rc;
 }
 
 int report_write_json(

@@ -15,7 +15,7 @@ struct ring {
 
 /* The object of a type that embeds the link as the given member. */
 #define RING_OBJECT(link, type, member)                                        \
-    ((type *)(void *)((char *)(link) - offsetof(type, member)))
+    ((type *)(void *)((char *)(link)-offsetof(type, member)))
 
 /* An empty list, or a link that is in none. */
 static inline void ring_init(struct ring *r)

@@ -26,10 +26,11 @@ struct source {
     int fd;
     bool is_file;
     bool is_ending; /* closed when nothing is there any more */
+    int nturns; /* of a pipe that is ending: reads so far */
     uv_poll_t *poll; /* of a pipe; freed by its close callback */
     off_t offset; /* of a file: what was read */
     int watch; /* of a file: inotify's number; -1: it is looked at */
-    struct source_filter filter;
+    struct source_filter filter; /* its fd is owned; -1: none */
     struct buf filtered; /* its unfinished line */
     UT_hash_handle hh; /* by watch */
 };
@@ -67,6 +68,8 @@ static void source_close(struct source *s)
     if (s->fd >= 0)
         close(s->fd);
     console_stream_close(&s->stream);
+    if (s->filter.fd >= 0)
+        close(s->filter.fd);
     buf_fini(&s->filtered);
     ring_remove(&s->link);
     free(s);
@@ -202,9 +205,12 @@ static void come_again(struct source *s)
 /* Takes in what is there, as far as the console has room. */
 static void pump(struct source *s)
 {
-    int max_turns = s->is_ending && !s->is_file ? FINISH_TURNS_MAX : TURNS_MAX;
+    bool is_last = s->is_ending && !s->is_file;
 
-    for (int turn = 0; turn < max_turns; turn++) {
+    /* The last reads of a pipe are counted across calls: a stranger and a slow
+     * console must not keep it open together. */
+    for (int turn = 0;
+         is_last ? s->nturns < FINISH_TURNS_MAX : turn < TURNS_MAX; turn++) {
         enum console_state state = console_stream_state(&s->stream);
         enum read_result result;
 
@@ -220,6 +226,7 @@ static void pump(struct source *s)
                 uv_poll_stop(s->poll);
             return; /* on_ready() */
         }
+        s->nturns += is_last;
         result = read_once(s);
         if (result == READ_END) {
             if (s->filter.needles != NULL)
@@ -233,7 +240,7 @@ static void pump(struct source *s)
             return;
         }
     }
-    if (s->is_ending && !s->is_file)
+    if (is_last)
         source_close(s); /* a stranger fills it faster than we read */
     else
         come_again(s);
@@ -309,7 +316,7 @@ static int add(struct sources *all, int fd, const struct source_options *o,
     s->all = all;
     s->fd = fd;
     s->watch = -1;
-    s->filter = o->filter;
+    s->filter.fd = -1;
     buf_init(&s->filtered, LINES_PIECE_MAX);
     ring_add_last(&all->list, &s->link);
     *out = s;
@@ -376,16 +383,33 @@ int sources_add_file(
     if (rc < 0)
         return rc;
     s->is_file = true;
+    s->filter.needles = options->filter.needles;
+    if (s->filter.needles != NULL)
+        s->filter.fd = fcntl(options->filter.fd, F_DUPFD_CLOEXEC, 0);
+    if (s->filter.needles != NULL && s->filter.fd < 0) {
+        rc = -errno;
+        source_close(s);
+        return rc;
+    }
     watch_file(s, path);
     return 0;
 }
 
 /* --- The end ------------------------------------------------------------ */
 
+/* First all of them take in what is there, so that equal lines can still meet
+ * before the first stream ends. */
 static void end_some(struct sources *all, bool with_pipes)
 {
     struct ring *next;
 
+    for (struct ring *r = all->list.next; r != &all->list; r = next) {
+        struct source *s = RING_OBJECT(r, struct source, link);
+
+        next = r->next;
+        if (s->is_file || with_pipes)
+            pump(s);
+    }
     for (struct ring *r = all->list.next; r != &all->list; r = next) {
         struct source *s = RING_OBJECT(r, struct source, link);
 

@@ -20,7 +20,8 @@ struct sources;
 /* For lines of a followed file that hold one of the needles. */
 struct source_filter {
     const char *const *needles; /* borrowed, ended by NULL; NULL: no filter */
-    int fd; /* borrowed; where they are copied to, behind their prefix */
+    int fd; /* where they are copied to, behind their prefix; a source has a
+             * duplicate of its own, since it may outlive the attempt */
 };
 
 struct source_options {

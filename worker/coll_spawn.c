@@ -38,6 +38,7 @@
 #define NPROCS_MAX 1024
 #define DEFAULT_GRACE_MS 30000
 #define STORE_MS 30000 /* for a port of this machine, while it is busy */
+#define SETTLE_MS 50
 #define KILL_MS 5000 /* from SIGKILL to the end; more is a stuck driver */
 
 /* What came of it: from the warden to the caller, in one write. */
@@ -62,6 +63,7 @@ struct warden {
     pid_t *pids; /* of the workers, 0 where there is none any more */
     int nrunning;
     uint64_t stop_ns; /* when the grace is over; 0: nobody has failed */
+    uint64_t settle_ns; /* until then a death may replace it; 0: it stands */
     struct verdict verdict;
     bool is_killed; /* the verdict is that a worker was */
     bool is_final; /* what ends from now on is not the cause */
@@ -232,6 +234,7 @@ static void on_worker_end(struct warden *w, int rank, const siginfo_t *info)
         (w->verdict.status != COLL_OK && (w->is_killed || !is_signal)))
         return;
     w->is_killed = is_signal;
+    w->settle_ns = clock_deadline_ns(SETTLE_MS);
     if (is_signal)
         name_signal(info->si_status, how, sizeof(how));
     else
@@ -289,6 +292,20 @@ static bool wait_for_signal(uint64_t deadline_ns)
     return sig != SIGTERM;
 }
 
+/*
+ * A worker that is killed closes its sockets before its death is told, so who
+ * gave up on account of it may be told of first. A plain exit is therefore the
+ * cause only if no death by a signal follows in a moment.
+ */
+static bool is_settling(struct warden *w)
+{
+    if (w->is_killed || w->settle_ns == 0 || clock_left_ms(w->settle_ns) == 0) {
+        w->settle_ns = 0;
+        return false;
+    }
+    return true;
+}
+
 /* Until all workers have ended, or those that are left must be killed. */
 static void supervise(struct warden *w)
 {
@@ -296,14 +313,15 @@ static void supervise(struct warden *w)
         reap(w);
         if (w->nrunning == 0)
             return;
-        if (w->verdict.status != COLL_OK && w->stop_ns == 0) {
+        if (w->verdict.status != COLL_OK && w->stop_ns == 0 &&
+            !is_settling(w)) {
             w->is_final = true;
             w->stop_ns = clock_deadline_ns(w->grace_ms);
             signal_workers(w, SIGTERM);
         }
         if (w->stop_ns > 0 && clock_left_ms(w->stop_ns) == 0)
             return;
-        if (!wait_for_signal(w->stop_ns)) {
+        if (!wait_for_signal(w->stop_ns > 0 ? w->stop_ns : w->settle_ns)) {
             if (!w->is_final) /* somebody may have sent it who is not dead */
                 decide(w, COLL_ERR_PEER,
                     "coll_spawn: the process that supervises the workers (pid "

@@ -9,34 +9,47 @@ import stat
 
 from torchrun_side import ABSENT, ANY, WORKER, Case, Differs
 
+
+def each(change):
+    """Of a value, or of a list with one for each worker."""
+    def apply(value):
+        return [change(item) for item in value] \
+            if isinstance(value, list) else change(value)
+    return apply
+
+
+@each
+def in_folder(path):
+    """A relative path as crun tells it."""
+    return "FOLDER/cwd/" + path
+
+
+@each
+def in_one_folder(path):
+    """An error file where there are no other files."""
+    base, _, attempt, rank, name = path.rsplit("/", 4)
+    return f"{base}/{attempt}.{rank}.{name}"
+
+
 # What differs whenever workers are started by default options ...
 CHANNEL = Differs("agent-channel", "env CRUN_AGENT", ABSENT, "NAME")
 ADDRESS = Differs("master-addr", "env MASTER_ADDR", "HOST", "127.0.0.1")
-TEMPORARY = Differs("temporary-logs", "temporary", ANY, {})
-LOCAL = [CHANNEL, ADDRESS, TEMPORARY]
-# ... with an address that is given, ...
-STATIC = [CHANNEL, TEMPORARY]
-# ... with a folder for logs ...
+NOTHING = [Differs("temporary-logs", "temporary", ANY, {})]
+TEMPORARY = [*NOTHING,
+             Differs("temporary-logs", "env TORCHELASTIC_ERROR_FILE", ANY,
+                     in_one_folder)]
+LOCAL = [CHANNEL, ADDRESS, *TEMPORARY]
+# ... with an address that is given ...
+STATIC = [CHANNEL, *TEMPORARY]
+# ... and with a folder for logs.
 LOGGED = [CHANNEL, ADDRESS,
           Differs("log-paths", "env TORCHELASTIC_ERROR_FILE", ANY,
-                  lambda path: in_folder(path))]
-# ... and when none is started.
-NOTHING = [TEMPORARY]
+                  in_folder)]
+NO_ID = Differs("c10d-id", "env TORCHELASTIC_RUN_ID", "none", "UUID")
 
 ONE = ("start.0.0",)
 TWO = ("start.0.0", "start.0.1")
 NPROC2 = "--nproc_per_node=2"
-
-
-def in_folder(path):
-    """A path, or one for each worker, as crun tells it."""
-    if isinstance(path, list):
-        return [in_folder(item) for item in path]
-    return "FOLDER/cwd/" + path
-
-
-def differs(name, aspect, torchrun, crun):
-    return Differs(name, aspect, torchrun, crun)
 
 
 def failed(*ranks, attempt=0, code=3, others="signal.pause()"):
@@ -45,9 +58,6 @@ def failed(*ranks, attempt=0, code=3, others="signal.pause()"):
             f"if attempt <= {attempt} and rank in {ranks!r}: os._exit({code})\n"
             f"elif attempt <= {attempt}: {others}")
 
-
-NO_ID = [differs("c10d-id", "env TORCHELASTIC_RUN_ID", "none", "UUID"),
-         differs("c10d-id", "env TORCHELASTIC_ERROR_FILE", ANY, ANY)]
 
 # --- environment -----------------------------------------------------------
 
@@ -78,26 +88,24 @@ ENVIRONMENT = [
          ["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:0",
           "--rdzv_id=run9", "--local_addr=127.0.0.1"], differs=STATIC),
     Case("c10d without an endpoint", ["--rdzv_backend=c10d"],
-         differs=[*LOCAL, *NO_ID]),
+         differs=[*LOCAL, NO_ID]),
     Case("c10d with --rdzv_conf",
          ["--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0",
           "--rdzv_conf", "join_timeout=60,is_host=1"],
-         differs=[*LOCAL, *NO_ID]),
+         differs=[*LOCAL, NO_ID]),
     Case("--nnodes 1:1", ["--nnodes=1:1"], differs=LOCAL),
     Case("--standalone and a run id", ["--standalone", "--rdzv_id=mine"],
-         differs=[*LOCAL, differs("run-id", "env TORCHELASTIC_RUN_ID",
-                                  "UUID", "mine"),
-                  differs("run-id", "env TORCHELASTIC_ERROR_FILE", ANY, ANY)]),
+         differs=[*LOCAL, Differs("run-id", "env TORCHELASTIC_RUN_ID",
+                                  "UUID", "mine")]),
     Case("a run id alone", ["--rdzv_id=mine"],
-         differs=[*LOCAL, differs("run-id", "env TORCHELASTIC_RUN_ID",
-                                  "UUID", "mine"),
-                  differs("run-id", "env TORCHELASTIC_ERROR_FILE", ANY, ANY)]),
+         differs=[*LOCAL, Differs("run-id", "env TORCHELASTIC_RUN_ID",
+                                  "UUID", "mine")]),
     Case("--standalone and a port", ["--standalone", "--master_port=29624"],
-         differs=[*LOCAL, differs("standalone-port", "env MASTER_PORT", ANY,
+         differs=[*LOCAL, Differs("standalone-port", "env MASTER_PORT", ANY,
                                   "29624")]),
     Case("an address alone", ["--master_addr=127.0.0.2"],
-         differs=[CHANNEL, TEMPORARY,
-                  differs("master-addr", "env MASTER_ADDR", "HOST",
+         differs=[*STATIC,
+                  Differs("master-addr", "env MASTER_ADDR", "HOST",
                           "127.0.0.2")]),
     Case("OMP_NUM_THREADS unset, one worker",
          env={"OMP_NUM_THREADS": None}, differs=LOCAL),
@@ -200,9 +208,9 @@ ARGUMENTS = [
          differs=LOCAL),
     Case("two dollars", args=["$$", "$${local_rank}"],
          differs=[*LOCAL,
-                  differs("dollars", "arguments", ["$", "${local_rank}"],
+                  Differs("dollars", "arguments", ["$", "${local_rank}"],
                           ["$$", "$${local_rank}"]),
-                  differs("dollars", "command", ANY, ANY)]),
+                  Differs("dollars", "command", ANY, ANY)]),
     Case("-m", ["-m"], program=["mymodule"], args=["x", *BLANKS],
          prepare=make_module, env={"PYTHONPATH": "."}, differs=LOCAL),
     Case("--module with an option", ["--module", "--role=x"],
@@ -213,12 +221,12 @@ ARGUMENTS = [
          prepare=make_script, args=BLANKS, differs=LOCAL),
     Case("an executable without --no_python", program=["./script"],
          prepare=make_script,
-         differs=[TEMPORARY, differs("executables", "status", 1, 0),
-                  differs("executables", "workers", [], ["0.0"])]),
+         differs=[*NOTHING, Differs("executables", "status", 1, 0),
+                  Differs("executables", "workers", [], ["0.0"])]),
     Case("PYTHON_EXEC", prepare=make_python_exec, differs=LOCAL),
     Case("another python3 first on PATH", prepare=make_python,
          differs=[*LOCAL,
-                  differs("interpreter", "env OTHER", ABSENT, "1")]),
+                  Differs("interpreter", "env OTHER", ABSENT, "1")]),
     Case("short options", ["-r3", "-t", "0", "-r=0"], differs=LOCAL),
     Case("the last one of a repeated option counts",
          ["--nproc_per_node=5", "--nproc-per-node", "2"], differs=LOCAL),
@@ -229,10 +237,10 @@ ARGUMENTS = [
     Case("torch.distributed.launch", [NPROC2],
          module="torch.distributed.launch", args=["x"],
          differs=[*LOCAL,
-                  differs("local-rank", "arguments",
+                  Differs("local-rank", "arguments",
                           [["--local-rank=0", "x"], ["--local-rank=1", "x"]],
                           ["x"]),
-                  differs("local-rank", "command", ANY, ANY)]),
+                  Differs("local-rank", "command", ANY, ANY)]),
     Case("torch.distributed.launch with --use_env and the argument",
          ["--use_env", NPROC2], module="torch.distributed.launch",
          args=["--local-rank=${local_rank}", "x"], differs=LOCAL),
@@ -244,6 +252,12 @@ SAY = ("print(f'WORKER {rank} out')\n"
        "print(f'WORKER {rank} err', file=sys.stderr)\n")
 SAY_MORE = SAY + ("print(f'WORKER {rank} two\\nWORKER {rank} epoch 3\\n')\n"
                   "os.write(2, b'WORKER\\n')\n")
+
+
+NO_FILTER_FILES = Differs(
+    "filter-files", "files", ANY, lambda files: {
+        path: text for path, text in files.items()
+        if "/filtered_" not in path or text})
 
 
 def logs(*options, say=SAY, n=3, more=(), **fields):
@@ -273,26 +287,27 @@ LOGS = [
          env={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "(${rank}) "}),
     logs("-t", "3", "--duplicate_stdout_filters", "epoch,two",
          "--duplicate-stderr-filters=1 err", say=SAY_MORE),
-    logs("-r", "3", "--duplicate_stdout_filters", "epoch", say=SAY_MORE),
+    logs("-r", "3", "--duplicate_stdout_filters", "epoch", say=SAY_MORE,
+         more=[NO_FILTER_FILES]),
     logs("-t", "3", "--duplicate_stdout_filters", ",,", n=1,
          say="print('WORKER a,b'); print('WORKER ab')"),
     logs("-t", "3", "--max_restarts=1", say=SAY + failed(1)),
     logs("-r", "3", "--max_restarts=1", "--duplicate_stdout_filters=1",
-         say=SAY + failed(1, attempt=9)),
+         say=SAY + failed(1, attempt=9), more=[NO_FILTER_FILES]),
     logs("-t", "3", n=1, note=", the last line has no end",
          say="os.write(1, b'WORKER 1\\nWORKER 2')",
-         more=[differs("last-line", "stdout",
+         more=[Differs("last-line", "stdout",
                        ["[default0]:WORKER 1\n", "[default0]:WORKER 2"],
                        ["[default0]:WORKER 1\n", "[default0]:WORKER 2\n"])]),
     logs("-t", "3", n=1, note=", carriage returns",
          say="os.write(1, b'\\r 10%\\r 20%\\n')",
-         more=[differs("carriage-return", "stdout",
+         more=[Differs("carriage-return", "stdout",
                        ["[default0]:\n", "[default0]: 10%\n",
                         "[default0]: 20%\n"],
                        ["[default0]:\r 10%\r 20%\n"])]),
     logs("-t", "3", n=1, note=", bytes that are no text",
          say="os.write(1, b'\\xff \\xc3\\n')",
-         more=[differs("bytes", "stdout", ["[default0]:\ufffd \ufffd\n"],
+         more=[Differs("bytes", "stdout", ["[default0]:\ufffd \ufffd\n"],
                        ["[default0]:\\xff \\xc3\n"])]),
     Case("logs: a temporary folder", ["-r", "3"], do=SAY,
          differs=[CHANNEL, ADDRESS]),
@@ -326,11 +341,11 @@ STATUS = [
             "    os._exit(3)\n"
             "signal.pause()",
          differs=[*LOCAL,
-                  differs("nothing-survives", "left", ["child.0.1"], [])]),
+                  Differs("nothing-survives", "left", ["child.0.1"], [])]),
     Case("a successful worker's child",
          do="note('child', str(subprocess.Popen(['sleep', '600']).pid))",
          differs=[*LOCAL,
-                  differs("nothing-survives", "left", ["child.0.0"], [])]),
+                  Differs("nothing-survives", "left", ["child.0.0"], [])]),
 ]
 
 # --- reports ----------------------------------------------------------------
@@ -358,17 +373,17 @@ def report(name, do, more=(), parent=True, **fields):
 
 
 # What the report says of a worker that left no error file ...
-NO_TRACEBACK = differs(
+NO_TRACEBACK = Differs(
     "no-traceback", "failure: traceback",
     "To enable traceback see: "
     "https://pytorch.org/docs/stable/elastic/errors.html", "<N/A>")
 # ... and where it did.
-ERROR_FILE = differs("log-paths", "failure: error_file", ANY, in_folder)
+ERROR_FILE = Differs("log-paths", "failure: error_file", ANY, in_folder)
 
 
 def made_for_parent(text):
     """The error file that crun makes where the worker left none."""
-    return differs("parent-error-file", "files", ANY,
+    return Differs("parent-error-file", "files", ANY,
                    lambda files: {**files, "/parent.json": text})
 
 
@@ -394,7 +409,7 @@ REPORTS = [
                '"TIME"}, "message": "disk on fire"}}')]),
     report("an error file that is no JSON", parent=False,
            do=BY_HAND.replace("{", "oops").replace("}", ""),
-           more=[differs("broken-error-file", f"failure: {name}", ABSENT, value)
+           more=[Differs("broken-error-file", f"failure: {name}", ABSENT, value)
                  for name, value in (
                      ("rank", "1 (local_rank: 1)"), ("host", "HOST"),
                      ("exitcode", "9 (pid: N)"), ("traceback", "<N/A>"),
@@ -450,11 +465,11 @@ TRAINING = [
          alone=has_trained_again),
     Case("a key in the store before a restart", ["--max_restarts=1"],
          do=LEAVE_A_KEY,
-         differs=[*LOCAL, differs("new-store", "note stale.1.0", "True",
+         differs=[*LOCAL, Differs("new-store", "note stale.1.0", "True",
                                   "False")]),
     Case("the same, given a port",
          ["--max_restarts=1", "--master_port=29623"], do=LEAVE_A_KEY,
-         differs=[*STATIC, differs("new-store", "note stale.1.0", "True",
+         differs=[*STATIC, Differs("new-store", "note stale.1.0", "True",
                                    "False")]),
 ]
 
@@ -490,21 +505,21 @@ MISTAKES = [
 def torchrun_refuses(name, why, options=(), *, env=None, status=1, n=1,
                      leaves=False):
     return Case(name, options, env=env, console=False,
-                differs=[differs(why, "status", status, 0),
-                         differs(why, "workers", [], sorted(
+                differs=[Differs(why, "status", status, 0),
+                         Differs(why, "workers", [], sorted(
                              f"0.{rank}" for rank in range(n))),
                          *NOTHING * leaves])
 
 
 def crun_refuses(name, why, options=(), *, env=None):
     return Case(name, options, env=env, console=False,
-                differs=[differs(why, "status", 0, 2),
-                         differs(why, "workers", ["0.0"], []), *NOTHING])
+                differs=[Differs(why, "status", 0, 2),
+                         Differs(why, "workers", ["0.0"], []), *NOTHING])
 
 
 USAGE = [
     Case("mistake: " + name, options, console=False,
-         differs=[differs("usage-status", "status", theirs, ours)]
+         differs=[Differs("usage-status", "status", theirs, ours)]
          * (theirs != ours) + NOTHING * len(leaves))
     for name, options, theirs, ours, *leaves in MISTAKES
 ] + [
@@ -581,19 +596,19 @@ SIGNALS = [
          do=READY + "while True: signal.pause()",
          drive=stop_by(signal.SIGUSR1),
          differs=[*LOCAL,
-                  differs("usr", "status", -signal.SIGUSR1, 0),
-                  differs("usr", "note SIGUSR1.0.0", ABSENT, ""),
-                  differs("usr", "note SIGUSR1.0.1", ABSENT, ""),
-                  differs("usr", "left", list(TWO), [])]),
+                  Differs("usr", "status", -signal.SIGUSR1, 0),
+                  Differs("usr", "note SIGUSR1.0.0", ABSENT, ""),
+                  Differs("usr", "note SIGUSR1.0.1", ABSENT, ""),
+                  Differs("usr", "left", list(TWO), [])]),
     Case("nohup and SIGHUP", [NPROC2], prefix=["nohup"],
          do="note('ready')\nwait_for('go')", drive=stop_by(signal.SIGHUP),
-         differs=[*LOCAL, differs("nohup", "status", 1, 0)]),
+         differs=[*LOCAL, Differs("nohup", "status", 1, 0)]),
     Case("Ctrl-C three times", do="tell_signals(signal.SIGINT,"
          " signal.SIGTERM, end=False)\nnote('ready')\n"
          "while True: signal.pause()", drive=interrupt_thrice,
          differs=[*LOCAL,
-                  differs("second-interrupt", "note SIGTERM.0.0", "", ABSENT),
-                  differs("second-interrupt", "left", list(ONE), [])]),
+                  Differs("second-interrupt", "note SIGTERM.0.0", "", ABSENT),
+                  Differs("second-interrupt", "left", list(ONE), [])]),
     Case("--shutdown_timeout", ["--shutdown_timeout=1"],
          do="tell_signals(signal.SIGTERM, end=False)\nnote('ready')\n"
             "while True: signal.pause()",

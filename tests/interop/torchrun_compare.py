@@ -40,6 +40,8 @@ def main():
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT,
                    signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    # By the name under which crun finds it on PATH.
+    python = os.path.join(os.path.dirname(sys.executable), "python3")
     cases = [case for case in CASES
              if not words or any(word in case.name for word in words)]
     print(f"1..{len(cases) + (not words)}", flush=True)
@@ -47,7 +49,7 @@ def main():
     failed = 0
     try:
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            runs = [pool.submit(run_both, case, sys.executable, crun,
+            runs = [pool.submit(run_both, case, python, crun,
                                 os.path.join(folder, str(number)))
                     for number, case in enumerate(cases)]
             for number, (case, run) in enumerate(zip(cases, runs), 1):

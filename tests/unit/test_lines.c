@@ -152,6 +152,136 @@ START_TEST(splits_do_not_matter)
 }
 END_TEST
 
+static void give_prefix(struct line_stream *s, const char *prefix)
+{
+    s->prefix = prefix;
+    s->prefix_len = strlen(prefix);
+}
+
+START_TEST(prefix_of_each_line)
+{
+    give_prefix(&a, "A:");
+    take(&a, "one\n\ntwo\nthr");
+    written("A:one\nA:\nA:two\n");
+    ck_assert(!a.is_cut);
+    flush(&a);
+    ck_assert(a.is_cut);
+    take(&a, "ee\nfour\n");
+    ck_assert(!a.is_cut);
+    written("A:one\nA:\nA:two\nA:three\nA:four\n");
+}
+END_TEST
+
+START_TEST(a_line_that_was_cut_gets_its_prefix_again)
+{
+    give_prefix(&a, "A:");
+    give_prefix(&b, "B:");
+    take(&a, "half");
+    flush(&a);
+    take(&b, "line\n");
+    ck_assert(a.is_cut);
+    take(&a, "rest\n");
+    written("A:half\nB:line\nA:rest\n");
+}
+END_TEST
+
+START_TEST(end_finishes_a_line_with_a_prefix)
+{
+    give_prefix(&a, "A:");
+    take(&a, "last");
+    ck_assert_int_eq(line_stream_end(&a, &sink, 1), 0);
+    written("A:last\n");
+    ck_assert(!a.is_cut);
+    ck_assert_int_eq(line_stream_end(&a, &sink, 1), 0);
+    written("A:last\n");
+}
+END_TEST
+
+START_TEST(end_of_a_line_that_was_shown)
+{
+    give_prefix(&a, "A:");
+    take(&a, "last");
+    flush(&a);
+    ck_assert_int_eq(line_stream_end(&a, &sink, 1), 0);
+    written("A:last\n");
+}
+END_TEST
+
+START_TEST(end_without_a_prefix_adds_nothing)
+{
+    take(&a, "last");
+    ck_assert_int_eq(line_stream_end(&a, &sink, 1), 0);
+    written("last");
+    take(&b, "b\n");
+    written("last\nb\n");
+    ck_assert_ptr_null(sink.owner);
+}
+END_TEST
+
+/* Every chunk size gives the same lines, and the rest stays. */
+START_TEST(split_into_lines)
+{
+    const char *text = "first\n\nsecond line\nx\nlast";
+    const char *want[] = {"first\n", "\n", "second line\n", "x\n"};
+    size_t total = strlen(text);
+    size_t nlines = 0;
+    struct buf pending;
+
+    buf_init(&pending, LINES_PIECE_MAX);
+    for (size_t at = 0; at < total; at += (size_t)_i) {
+        const char *bytes = text + at;
+        size_t n = total - at < (size_t)_i ? total - at : (size_t)_i;
+        const char *line;
+        size_t len;
+        int rc;
+
+        while ((rc = line_split(&pending, &bytes, &n, &line, &len)) == 1) {
+            ck_assert_uint_lt(nlines, 4);
+            ck_assert_uint_eq(len, strlen(want[nlines]));
+            ck_assert_int_eq(memcmp(line, want[nlines], len), 0);
+            nlines++;
+        }
+        ck_assert_int_eq(rc, 0);
+        ck_assert_uint_eq(n, 0);
+    }
+    ck_assert_uint_eq(nlines, 4);
+    ck_assert_uint_eq(pending.len, 4);
+    ck_assert_int_eq(memcmp(buf_bytes(&pending), "last", 4), 0);
+    buf_fini(&pending);
+}
+END_TEST
+
+START_TEST(split_cuts_long_lines)
+{
+    size_t total = 2 * LINES_PIECE_MAX + 3;
+    char *text = malloc(total);
+    size_t lens[3] = {0};
+    int npieces = 0;
+    struct buf pending;
+
+    ck_assert_ptr_nonnull(text);
+    memset(text, 'x', total);
+    text[total - 1] = '\n';
+    buf_init(&pending, LINES_PIECE_MAX);
+    for (size_t at = 0; at < total; at += (size_t)_i) {
+        const char *bytes = text + at;
+        size_t n = total - at < (size_t)_i ? total - at : (size_t)_i;
+        const char *line;
+        size_t len;
+
+        while (line_split(&pending, &bytes, &n, &line, &len) == 1) {
+            ck_assert_int_lt(npieces, 3);
+            lens[npieces++] = len;
+        }
+    }
+    ck_assert_uint_eq(lens[0], LINES_PIECE_MAX);
+    ck_assert_uint_eq(lens[1], LINES_PIECE_MAX);
+    ck_assert_uint_eq(lens[2], 3);
+    buf_fini(&pending);
+    free(text);
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("lines");
@@ -166,5 +296,12 @@ int main(void)
     tcase_add_test(t, long_line_passes_in_pieces_and_in_bounded_memory);
     tcase_add_test(t, unfinished_line_is_due_when_it_is_quiet_or_old);
     tcase_add_loop_test(t, splits_do_not_matter, 0, 26);
+    tcase_add_test(t, prefix_of_each_line);
+    tcase_add_test(t, a_line_that_was_cut_gets_its_prefix_again);
+    tcase_add_test(t, end_finishes_a_line_with_a_prefix);
+    tcase_add_test(t, end_of_a_line_that_was_shown);
+    tcase_add_test(t, end_without_a_prefix_adds_nothing);
+    tcase_add_loop_test(t, split_into_lines, 1, 27);
+    tcase_add_loop_test(t, split_cuts_long_lines, 65530, 65545);
     return unit_run("lines", t);
 }

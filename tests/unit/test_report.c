@@ -131,8 +131,8 @@ START_TEST(failed_exec_names_the_reason)
          "  rank      : 0 (local_rank: 0)\n"
          "  error_file: <N/A>\n"
          "  traceback : <N/A>\n"
-         "  hint      : the file was there when crun looked: is the "
-         "interpreter in its first line, or its ELF loader, missing?\n"
+         "  hint      : the file was there when crun looked; if it still is, "
+         "its dynamic loader is not: was it built for another system?\n"
          "crun:   ranks 1-7: not started\n");
 }
 END_TEST
@@ -174,6 +174,17 @@ static const struct {
      "{\"py_callstack\": \"main+0x10\", \"timestamp\": \"1\"}}}",
         "  traceback : E: x\n  main+0x10\n"},
     {"{\"message\": \"cut o", "cannot be read: it is no JSON: line 1"},
+    /* A colour, a bell, and a control character of 8 bits. */
+    {"{\"message\": \"\\u001b[31mred\\u0007 \\u009b \\t\\u00e9\"}",
+        "  traceback : \\x1b[31mred\\x07 \\xc2\\x9b \t\xc3\xa9\n"},
+    /* What Python makes of a byte in a file's name, and of a NUL. */
+    {"{\"message\": \"\\udce9 \\u0000 \\ud83d\\udd25 \\ud83d \\\\ud83d\"}",
+        "  traceback : \xef\xbf\xbd \xef\xbf\xbd \xf0\x9f\x94\xa5 "
+        "\xef\xbf\xbd \\ud83d\n"},
+    {"{\"message\": \"caf\xe9\"}", "cannot be read: it is no JSON: line 1: "},
+    {"", "cannot be read: it is empty\n"},
+    {"{\"message\": {\"extraInfo\": {}}}",
+        "cannot be read: it has no \"message\"\n"},
     {"[1]", "cannot be read: it has no \"message\"\n"},
     {"{\"message\": 7}", "cannot be read: it has no \"message\"\n"},
 };
@@ -189,6 +200,31 @@ START_TEST(error_file_is_shown_whatever_it_holds)
     ck_assert_msg(strstr(buf_bytes(&text), error_files[_i].want) != NULL, "%s",
         buf_bytes(&text));
     ck_assert_ptr_nonnull(strstr(buf_bytes(&text), path));
+    remove_folder();
+}
+END_TEST
+
+START_TEST(long_error_file_is_refused_and_a_long_message_cut)
+{
+    size_t len = _i == 0 ? 2 * 1024 * 1024 : 1000 * 1000;
+    char *file = malloc(len + 1);
+
+    lc.first_failure = 2;
+    set(2, LC_OUT_FAILED, 7 << 8, 0);
+    ck_assert_ptr_nonnull(file);
+    memset(file, 'x', len);
+    file[len] = '\0';
+    memcpy(file, "{\"message\": \"", 13);
+    memcpy(file + len - 6, "END\"}", 6);
+    write_error_file(file);
+    free(file);
+    workers[2].error_file = path;
+    ck_assert_int_eq(report_write(&in, &text), 0);
+    ck_assert_int_eq(buf_append(&text, "", 1), 0);
+    ck_assert_uint_lt(text.len, 70000);
+    ck_assert_ptr_nonnull(strstr(buf_bytes(&text),
+        _i == 0 ? "cannot be read: it is longer than 1048576 bytes\n"
+                : "xxxEND\n"));
     remove_folder();
 }
 END_TEST
@@ -244,6 +280,49 @@ START_TEST(failures_come_in_order_then_who_ended_on_account_of_them)
 }
 END_TEST
 
+START_TEST(equal_words_of_many_ranks_share_a_line)
+{
+    lc.first_failure = 3;
+    set(3, LC_OUT_FAILED, SIGKILL, 0);
+    for (int i = 0; i < NWORKERS; i++) {
+        if (i == 3)
+            continue;
+        set(i, LC_OUT_COLLATERAL, 1 << 8, 0);
+        lc.workers[i].ended_ns = (uint64_t)(1000 - i);
+        workers[i].collateral =
+            i == 5 ? "barrier: rank 3 died\nmore\x1b" : "all_reduce: \x1b[1m";
+    }
+    ck_assert_int_eq(report_write(&in, &text), 0);
+    ck_assert_int_eq(buf_append(&text, "", 1), 0);
+    ck_assert_ptr_nonnull(strstr(buf_bytes(&text),
+        "crun:   ranks 0-2,4,6-7 ended on account of it: exit code 1: "
+        "all_reduce: \\x1b[1m\n"
+        "crun:   rank 5 (local rank 5, pid 105) ended on account of it: exit "
+        "code 1: barrier: rank 3 died\n"));
+}
+END_TEST
+
+START_TEST(words_of_other_failures_are_bounded)
+{
+    char words[4000];
+
+    for (size_t i = 0; i < sizeof(words) - 2; i += 2)
+        memcpy(words + i, "\xc3\xa9", 2);
+    words[sizeof(words) - 2] = '\0';
+    words[0] = words[1] = 'x'; /* so that the cut is within a character */
+    memmove(words, words + 1, sizeof(words) - 1);
+    lc.first_failure = 2;
+    set(2, LC_OUT_FAILED, 7 << 8, 0);
+    set(4, LC_OUT_COLLATERAL, 7 << 8, 0);
+    workers[4].collateral = words;
+    ck_assert_int_eq(report_write(&in, &text), 0);
+    ck_assert_int_eq(buf_append(&text, "", 1), 0);
+    ck_assert_uint_lt(text.len, 1500);
+    ck_assert_ptr_nonnull(strstr(buf_bytes(&text), "\xc3\xa9...\n"));
+    ck_assert_ptr_null(strstr(buf_bytes(&text), "\\x"));
+}
+END_TEST
+
 START_TEST(earlier_rounds_and_the_end_of_restarts_are_told)
 {
     lc.first_failure = 2;
@@ -264,6 +343,110 @@ START_TEST(earlier_rounds_and_the_end_of_restarts_are_told)
         "1.000 s\n"
         "crun:   no restart is left of --max_restarts=1\n"));
     ck_assert_ptr_null(strstr(buf_bytes(&text), "round 1"));
+}
+END_TEST
+
+static json_t *written_json(void)
+{
+    struct err e;
+    json_t *root;
+
+    ck_assert_int_eq(report_write_json(&in, path, &e), 0);
+    root = json_load_file(path, 0, NULL);
+    ck_assert_ptr_nonnull(root);
+    return root;
+}
+
+/* A stop came while the next round was being waited for. */
+START_TEST(round_that_never_began_is_not_counted)
+{
+    json_t *root;
+
+    lc.first_failure = 2;
+    lc.stop_signal = SIGINT;
+    set(2, LC_OUT_FAILED, 7 << 8, 0);
+    restarts = (struct restarts){.max_restarts = 3,
+        .count = 1,
+        .nhistory = 1,
+        .history = {{.local_rank = 2,
+            .outcome = LC_OUT_FAILED,
+            .wait_status = 7 << 8}}};
+    ck_assert_int_eq(report_write(&in, &text), 0);
+    ck_assert_int_eq(buf_append(&text, "", 1), 0);
+    ck_assert_ptr_null(strstr(buf_bytes(&text), "round 0"));
+    write_error_file("");
+    root = written_json();
+    ck_assert_int_eq(
+        json_integer_value(json_object_get(root, "restart_count")), 0);
+    json_decref(root);
+    remove_folder();
+}
+END_TEST
+
+START_TEST(time_that_is_no_number_costs_no_report)
+{
+    static const char *const times[] = {
+        "\"inf\"", "\"nan\"", "\"1e999\"", "-1", "[]"};
+    char content[100], report[sizeof(path) + 8];
+    json_t *root;
+    struct err e;
+
+    lc.first_failure = 2;
+    set(2, LC_OUT_FAILED, 7 << 8, 0);
+    snprintf(content, sizeof(content),
+        "{\"message\": \"x\", \"timestamp\": %s}", times[_i]);
+    write_error_file(content);
+    workers[2].error_file = path;
+    snprintf(report, sizeof(report), "%s.report", path);
+    ck_assert_int_eq(report_write_json(&in, report, &e), 0);
+    root = json_load_file(report, 0, NULL);
+    ck_assert_ptr_nonnull(root);
+    ck_assert_ptr_null(json_object_get(
+        json_object_get(json_object_get(root, "first_failure"), "error"),
+        "timestamp"));
+    json_decref(root);
+    ck_assert_int_eq(unlink(report), 0);
+    remove_folder();
+}
+END_TEST
+
+START_TEST(report_replaces_no_device_and_keeps_a_link)
+{
+    char target[sizeof(path) + 8];
+    struct stat st;
+    struct err e;
+
+    write_error_file("old");
+    snprintf(target, sizeof(target), "%s.target", path);
+    ck_assert_int_eq(rename(path, target), 0);
+    ck_assert_int_eq(symlink(target, path), 0);
+    ck_assert_int_eq(report_write_json(&in, path, &e), 0);
+    ck_assert_int_eq(lstat(path, &st), 0);
+    ck_assert(S_ISLNK(st.st_mode));
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_int_gt(st.st_size, 100);
+    ck_assert_int_eq(unlink(target), 0);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    ck_assert_int_eq(report_write_json(&in, path, &e), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(e.msg, "it is no regular file"));
+    ck_assert_int_eq(lstat(path, &st), 0);
+    ck_assert(S_ISFIFO(st.st_mode));
+    remove_folder();
+}
+END_TEST
+
+START_TEST(report_has_the_permissions_of_any_new_file)
+{
+    struct stat st;
+    mode_t mask = umask(027);
+
+    write_error_file("");
+    json_decref(written_json());
+    umask(mask);
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_int_eq(st.st_mode & 0777, 0640);
+    remove_folder();
 }
 END_TEST
 
@@ -375,9 +558,17 @@ int main(void)
     tcase_add_test(t, failed_exec_names_the_reason);
     tcase_add_loop_test(t, error_file_is_shown_whatever_it_holds, 0,
         sizeof(error_files) / sizeof(error_files[0]));
+    tcase_add_loop_test(
+        t, long_error_file_is_refused_and_a_long_message_cut, 0, 2);
     tcase_add_loop_test(t, error_file_that_is_no_file_is_not_waited_for, 0, 2);
     tcase_add_test(t, failures_come_in_order_then_who_ended_on_account_of_them);
+    tcase_add_test(t, equal_words_of_many_ranks_share_a_line);
+    tcase_add_test(t, words_of_other_failures_are_bounded);
     tcase_add_test(t, earlier_rounds_and_the_end_of_restarts_are_told);
+    tcase_add_test(t, round_that_never_began_is_not_counted);
+    tcase_add_loop_test(t, time_that_is_no_number_costs_no_report, 0, 5);
+    tcase_add_test(t, report_replaces_no_device_and_keeps_a_link);
+    tcase_add_test(t, report_has_the_permissions_of_any_new_file);
     tcase_add_test(t, json_has_every_worker_and_replaces_the_file);
     tcase_add_loop_test(t, parent_is_given_the_error_with_its_exit_code, 0, 2);
     tcase_add_test(t, long_title_hides_nothing);

@@ -59,11 +59,11 @@
  * - A group argument of NULL is the default group: all workers of the job.
  *
  * The library writes nothing to stdout or stderr and installs no signal
- * handler. It starts a thread only where this process hosts a store: with
- * is_host in coll_store_tcp(), and in coll_init() on rank 0 if the launcher
- * provides no store. That thread has all signals blocked and ends with the
- * store. After fork() the child must not use the library; coll_spawn() is how
- * a program forks its workers.
+ * handler unless asked to (coll_install_crash_handler()). It starts a thread
+ * only where this process hosts a store: with is_host in coll_store_tcp(), and
+ * in coll_init() on rank 0 if the launcher provides no store. That thread has
+ * all signals blocked and ends with the store. After fork() the child must not
+ * use the library; coll_spawn() is how a program forks its workers.
  */
 #ifndef COLLECTIVE_H
 #define COLLECTIVE_H
@@ -501,6 +501,48 @@ typedef struct coll_spawn_options {
  */
 COLL_API coll_status_t coll_spawn(coll_spawn_fn_t *fn, void *arg, int nprocs,
     const coll_spawn_options_t *options);
+
+/* --- Telling why --------------------------------------------------------- */
+
+/*
+ * Tells the launcher why this worker is about to fail: writes message (of any
+ * bytes, at most 64 KiB of it are kept) and the calling thread's stack to the
+ * file that TORCHELASTIC_ERROR_FILE names. crun and torchrun show it in their
+ * report. The form is that of torch's @record. Without that variable nothing
+ * is written, and so if the file is there already: what was said first is
+ * nearer to the cause. It appears as a whole or not at all.
+ *
+ * The library calls it for no failure of its own, since a program may go on
+ * after one. A program that does not should say so:
+ *
+ *     if (coll_barrier(NULL) != COLL_OK) {
+ *         coll_record_error(coll_last_error());
+ *         return 1;
+ *     }
+ *
+ * Any thread may call it, before coll_init() and after coll_destroy(), too.
+ * COLL_ERR_ARGUMENT if message is NULL, COLL_ERR_SYSTEM if the file cannot be
+ * written.
+ */
+COLL_API coll_status_t coll_record_error(const char *message);
+
+/*
+ * From now on a crash of this process (SIGSEGV, SIGBUS, SIGFPE, SIGILL,
+ * SIGABRT) writes that file: "signal 11 (SIGSEGV) at address 0x10" and the
+ * stack of the thread at fault, for addr2line; link with -rdynamic for names
+ * of functions. Then the handler that was there before is put back and gets
+ * the same signal: without one the process ends by it, with a core dump where
+ * there is to be one.
+ *
+ * Call it once, early in main() and before other threads; a second call does
+ * nothing, and without TORCHELASTIC_ERROR_FILE neither does the first. An
+ * overflow of the stack is recorded in the calling thread only, which gets an
+ * alternate signal stack if it has none, and in threads that have one. A
+ * process that is forked off writes nothing unless it makes the call itself.
+ * Not for programs whose run-time system handles these signals as a matter of
+ * course, as Java's does. COLL_ERR_SYSTEM if a system call fails.
+ */
+COLL_API coll_status_t coll_install_crash_handler(void);
 
 #ifdef __cplusplus
 }
