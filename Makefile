@@ -61,6 +61,7 @@ RDZV_WORKER_SRCS := $(filter-out %_uv.c,$(RDZV_SRCS))
 AGENT_SRCS := $(wildcard agent/*.c)
 WORKER_SRCS := $(wildcard worker/*.c)
 UNIT_SRCS := $(wildcard tests/unit/test_*.c)
+FUZZED_AGENT_SRCS := agent/error_file.c agent/plain_text.c
 FUZZ_SRCS := $(wildcard tests/fuzz/fuzz_*.c)
 HELPER_SRCS := $(wildcard tests/e2e/helpers/*.c)
 EXAMPLE_SRCS := $(wildcard docs/examples/*.c)
@@ -193,10 +194,10 @@ $(BUILD)/fakes/%.so: tests/fakes/%.c
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o \
 	$(filter-out $(FUZZ_BINS:$(BUILD)/fuzz/%=$(BUILD)/obj/tests/fuzz/%.o) \
 	$(BUILD)/obj/tests/fuzz/replay.o,$(call obj,$(wildcard tests/fuzz/*.c))) \
-	$(call obj,$(RDZV_WORKER_SRCS) $(BASE_SRCS))
+	$(call obj,$(FUZZED_AGENT_SRCS) $(RDZV_WORKER_SRCS) $(BASE_SRCS))
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS)
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(JSON_LIBS)
 
 .PHONY: setup
 setup: ## install what a bare Debian or Ubuntu lacks (root or sudo)

@@ -16,8 +16,8 @@ slow=$(awk '/error after/ && $5 > 2000 * '"${CK_TIMEOUT_MULTIPLIER:-1}" \
     <<<"$out" | wc -l)
 is "$slow" 0 "without waiting for a time-out"
 like "$err" 'rank 1 .*failed first: signal 9' "it is the first cause"
-is "$(grep -c 'rank [02] .*on account of it: exit code 3: all_reduce #6: rank 1' \
-    <<<"$err")" 2 "the survivors are not, and say why they ended"
+like "$err" 'ranks 0,2 .*on account of it: exit code 3: all_reduce #6: rank 1' \
+    "the survivors are not, and say why they ended"
 like "$err" 'all_reduce #5 of 1048576 float32, finished' \
     "the report has its last call"
 
@@ -76,7 +76,7 @@ for rank in 0 1 2; do
 done
 is "$late" 0 "within a second"
 like "$err" 'rank 3 .*failed first: exit code 3' "rank 3 is the first cause"
-is "$(grep -c 'on account of it: exit code 1: coll_init: rank 3' <<<"$err")" 3 \
+like "$err" 'ranks 0-2 .*on account of it: exit code 1: coll_init: rank 3' \
     "the others are not"
 
 # Each round has a channel of its own.
