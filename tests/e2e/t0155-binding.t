@@ -10,7 +10,7 @@ plan 22
 cd "$TMP" || exit 255
 unset -v CUDA_DEVICE_ORDER
 export HWLOC_SYNTHETIC='numa:2 core:1 pu:1'
-export CUDA_VISIBLE_DEVICES= HIP_VISIBLE_DEVICES= ROCR_VISIBLE_DEVICES=
+export CUDA_VISIBLE_DEVICES='' HIP_VISIBLE_DEVICES='' ROCR_VISIBLE_DEVICES=''
 
 # A worker says on which CPUs it is.
 cat >where <<'E2'

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What crun says about a failure: on stderr, as JSON, to an outer launcher.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 35
+plan 60
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -21,6 +21,15 @@ for sig in 9 6; do
     like "$err" "failed first: signal $sig " "EXIT-01 signal $sig is named"
     like "$err" "^  exitcode  : -$sig \\(pid: [0-9]+\\) \\(SIG" \
         "EXIT-01 signal $sig: torchrun's form"
+done
+
+# --- Success ---------------------------------------------------------------
+
+for how in 'exit 0' 'exec true' 'exec 0<&- 1>&- 2>&-; exit 0' \
+    'sleep 30 & exit 0'; do
+    run "$CRUN" --nproc_per_node=2 --report report.json sh -c "$how"
+    is "$status$err" 0 "EXIT-02 $how: status, and nothing to report"
+    like "$(cat report.json)" '"exit_code": 0' "EXIT-02 $how: as JSON"
 done
 
 # --- Who was first ---------------------------------------------------------
@@ -100,6 +109,57 @@ unset TORCHELASTIC_ERROR_FILE
 is "$(tr -d ' ' <outer.json)" \
     '{"message":{"message":"E:x","extraInfo":{"timestamp":"1"},"errorCode":5}}' \
     "an outer launcher gets the reason and the code"
+
+# A record of torch's, as Python writes it: with a byte of a file's name, and
+# colours, which are not for the terminal.
+cat >record.json <<'J'
+{"message": {"message": "E: caf\udce9 \u001b[31m", "extraInfo": {"py_callstack":
+"Traceback:\n  File x\nE: boom\n", "timestamp": "1"}}}
+J
+run "$CRUN" --log_dir logs sh -c 'cp record.json $TORCHELASTIC_ERROR_FILE; exit 1'
+like "$err" '^  traceback : E: caf.* \\x1b\[31m$' "@record: the message"
+like "$err" '^  Traceback:$' "@record: the stack below it"
+like "$err" '^  E: boom$' "@record: to its end"
+unlike "$err" $'\e' "escape sequences do not reach the terminal"
+
+# What is no file does not keep crun.
+run "$CRUN" --log_dir logs sh -c 'mkfifo $TORCHELASTIC_ERROR_FILE; exit 5'
+is "$status" 1 "a pipe as error file: status"
+like "$err" 'cannot be read: it is no regular file' "a pipe is named"
+
+# --- C programs -------------------------------------------------------------
+
+# A sanitizer's handlers would come after the library's, and exit.
+no_handlers=handle_segv=0:handle_sigbus=0:handle_abort=0:handle_sigfpe=0
+export ASAN_OPTIONS="${ASAN_OPTIONS:-}:$no_handlers"
+export TSAN_OPTIONS="${TSAN_OPTIONS:-}:$no_handlers"
+
+run "$CRUN" --log_dir logs --nproc_per_node=3 "$HELPERS/coll_fail" \
+    1 record 'no data in "/data"'
+like "$err" 'rank 1 .*failed first: exit code 5' "coll_record_error: first"
+like "$err" '^  traceback : no data in "/data"$' "coll_record_error: the message"
+like "$err" '^  .*coll_fail\(\+0x[0-9a-f]+\)' "coll_record_error: the stack"
+like "$err" 'ranks 0,2 ended on account of it: exit code 3: barrier #1: ' \
+    "the others tell why they ended, in one line"
+run "$CRUN" --log_dir logs --nproc_per_node=2 "$HELPERS/coll_fail" 1 crash
+like "$err" 'rank 1 .*failed first: signal 11 \(SIGSEGV\)' \
+    "crash handler: it ends by its signal"
+like "$err" '^  traceback : signal 11 \(SIGSEGV\) at address 0x10$' \
+    "crash handler: the address"
+like "$err" '^  .*coll_fail\(\+0x[0-9a-f]+\)' "crash handler: the stack"
+if command -v addr2line >/dev/null; then
+    sed -n 's/^  .*coll_fail(+\(0x[0-9a-f]*\)).*/\1/p' <<<"$err" >"$TMP/at"
+    like "$(addr2line -f -e "$HELPERS/coll_fail" "@$TMP/at")" '^(crash_here|fail)$' \
+        "crash handler: addr2line finds the function"
+else
+    skip 1 "no addr2line here"
+fi
+run "$CRUN" --log_dir logs "$HELPERS/coll_fail" 0 overflow
+like "$err" '^  traceback : signal 11 \(SIGSEGV\) at address' \
+    "crash handler: an overflow of the stack"
+run "$CRUN" --log_dir logs "$HELPERS/coll_fail" 0 abort 'the real reason'
+like "$err" 'failed first: signal 6 \(SIGABRT\)' "what was said first: the end"
+like "$err" '^  traceback : the real reason$' "what was said first stays"
 
 # --- Hints -----------------------------------------------------------------
 
