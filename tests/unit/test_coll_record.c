@@ -126,6 +126,7 @@ START_TEST(name_that_is_too_long_is_refused)
     char name[PATH_MAX + 100];
 
     memset(name, 'x', sizeof(name) - 1);
+    name[sizeof(name) - 1] = '\0';
     name[0] = '/';
     for (size_t len = PATH_MAX - 12; len < sizeof(name); len++) {
         char *cut = strndup(name, len);
