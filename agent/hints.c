@@ -25,8 +25,7 @@ static const struct {
     int sig;
     const char *hint;
 } signal_hints[] = {
-    {SIGSEGV, "it used memory that is not its own; a core dump (ulimit -c) or "
-              "coll_install_crash_handler() tells where"},
+    {SIGSEGV, "it used memory that is not its own"},
     {SIGBUS, "memory behind a mapping is missing: a file that was cut off, or "
              "a full /dev/shm or file system"},
     {SIGKILL, "somebody killed it: often the kernel for lack of memory (see "
@@ -179,12 +178,17 @@ static bool hint_for_start(
     return false;
 }
 
-static bool hint_for_signal(int sig, char *out, size_t size)
+static bool hint_for_signal(
+    int sig, const struct hint_facts *facts, char *out, size_t size)
 {
     const char *hint = find_signal_hint(sig);
 
     if (hint != NULL)
-        snprintf(out, size, "%s", hint);
+        snprintf(out, size, "%s%s", hint,
+            sig == SIGSEGV && !facts->has_stack
+                ? "; a core dump (ulimit -c) or coll_install_crash_handler() "
+                  "tells where"
+                : "");
     return hint != NULL;
 }
 
@@ -197,7 +201,7 @@ static bool hint_for_end(
 
     if (sig != SIGKILL || facts->oom_kills <= 0) {
         if (has_signal
-                ? hint_for_signal(sig, out, size)
+                ? hint_for_signal(sig, facts, out, size)
                 : hint_for_code(WEXITSTATUS(wait_status), facts, out, size))
             return true;
         /* It may have failed because a child of its was killed. */

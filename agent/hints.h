@@ -12,6 +12,7 @@
 struct hint_facts {
     const char *program; /* the file that was executed */
     const char *stderr_file; /* the worker's; NULL: none */
+    bool has_stack; /* it has told where it failed */
     int64_t oom_kills; /* as in report.h */
 };
 

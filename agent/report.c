@@ -318,6 +318,7 @@ static int add_fields(const struct report_input *in, int worker,
     const struct report_worker *more = &in->workers[worker];
     const struct hint_facts facts = {.program = in->program,
         .stderr_file = more->stderr_file,
+        .has_stack = f->traceback != NULL,
         .oom_kills = in->oom_kills};
     bool has_file = f->json != NULL || f->problem[0] != '\0';
     char when[64], hint[1024], problem[200];

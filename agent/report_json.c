@@ -101,7 +101,7 @@ static json_t *describe_worker(
 {
     const struct lc_worker *w = &in->life->workers[i];
     const struct report_worker *more = &in->workers[i];
-    const struct hint_facts facts = {.program = in->program,
+    struct hint_facts facts = {.program = in->program,
         .stderr_file = more->stderr_file,
         .oom_kills = in->oom_kills};
     json_t *o = json_object();
@@ -125,6 +125,7 @@ static json_t *describe_worker(
     if (w->sent_signal != 0)
         put(o, "sent_signal", text(signal_name(w->sent_signal)), is_whole);
     error_file_read(&f, more->error_file);
+    facts.has_stack = f.traceback != NULL;
     if (f.json != NULL || f.problem[0] != '\0')
         put(o, "error", describe_error(more->error_file, &f, is_whole),
             is_whole);

@@ -201,6 +201,10 @@ __attribute__((noinline)) int coll_record_write(
     put(&o, "{\"message\": {\"message\": \"");
     put_json(&o, message, strlen(message));
     put(&o, "\", \"extraInfo\": {\"py_callstack\": \"");
+    /* torchrun shows nothing but this; a Python traceback has the message, too.
+     */
+    put_json(&o, message, strlen(message));
+    put(&o, "\\n");
     if (nframes > FRAMES_OURS)
         put_stack(&o, frames + FRAMES_OURS, nframes - FRAMES_OURS);
     put(&o, "\", \"timestamp\": \"");

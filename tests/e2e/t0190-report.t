@@ -36,12 +36,16 @@ done
 
 # Rank 2 dies first, rank 1 a moment later while it stops, the others stop.
 cat >order <<'S'
+[ $RANK = 1 ] &&
+    trap 'until [ -e dead ]; do sleep 0.01; done; kill -SEGV $$' TERM
 touch ready.$RANK
-case $RANK in
-1) trap 'until [ -e dead ]; do sleep 0.01; done; kill -SEGV $$' TERM ;;
-2) until [ -e ready.0 ] && [ -e ready.1 ] && [ -e ready.3 ]; do
-    sleep 0.01; done; touch dead; kill -9 $$ ;;
-esac
+if [ $RANK = 2 ]; then
+    until [ -e ready.0 ] && [ -e ready.1 ] && [ -e ready.3 ]; do
+        sleep 0.01
+    done
+    touch dead
+    kill -9 $$
+fi
 while :; do sleep 0.05; done
 S
 run "$CRUN" --nproc_per_node=4 sh order

@@ -76,6 +76,9 @@ START_TEST(message_stack_and_time_are_written_in_the_form_of_torch)
     ck_assert_str_eq(read_message(), "no data in \"/data\"\n\tat all");
     ck_assert_ptr_nonnull(file.traceback);
     ck_assert_ptr_nonnull(strstr(file.traceback, "test_coll_record"));
+    /* All that torchrun shows. */
+    ck_assert_int_eq(
+        strncmp(file.traceback, "no data in \"/data\"\n\tat all\n", 26), 0);
     ck_assert(file.timestamp >= (double)before);
     ck_assert(file.timestamp <= (double)time(NULL));
     ck_assert(json_is_string(json_object_get(

@@ -119,6 +119,18 @@ START_TEST(end_is_explained)
 }
 END_TEST
 
+START_TEST(who_has_told_where_is_not_told_how)
+{
+    const struct lc_worker w = {.state = LC_WORKER_ENDED,
+        .outcome = LC_OUT_FAILED,
+        .wait_status = SIGSEGV};
+
+    facts.has_stack = true;
+    ck_assert(hint_for(&w, &facts, hint, sizeof(hint)));
+    ck_assert_str_eq(hint, "it used memory that is not its own");
+}
+END_TEST
+
 START_TEST(nothing_is_said_of_what_has_not_ended)
 {
     struct lc_worker w = {.state = LC_WORKER_RUNNING};
@@ -341,6 +353,7 @@ int main(void)
     tcase_add_checked_fixture(hints, set_up, tear_down);
     tcase_add_loop_test(
         hints, end_is_explained, 0, sizeof(ends) / sizeof(ends[0]));
+    tcase_add_test(hints, who_has_told_where_is_not_told_how);
     tcase_add_test(hints, nothing_is_said_of_what_has_not_ended);
     tcase_add_test(hints, line_of_the_dynamic_loader_is_quoted);
     tcase_add_test(hints, log_that_is_no_file_is_not_waited_for);
