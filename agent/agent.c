@@ -259,9 +259,23 @@ static void on_output_written(void *arg)
     end_loop(arg);
 }
 
+/* Nobody reads it. */
+static void give_up_output(struct agent *a)
+{
+    if (a->exit_code == 0)
+        a->exit_code = 1;
+    end_loop(a);
+}
+
 static void on_output_timeout(uv_timer_t *timer)
 {
-    end_loop(timer->data);
+    give_up_output(timer->data);
+}
+
+static void limit_output(struct agent *a)
+{
+    uv_update_time(&a->loop);
+    uv_timer_start(&a->timer, on_output_timeout, a->job->grace_ms, 0);
 }
 
 /*
@@ -282,7 +296,7 @@ static void finish(struct agent *a)
     }
     report_end(a);
     if (a->life.stop_signal != 0)
-        uv_timer_start(&a->timer, on_output_timeout, a->job->grace_ms, 0);
+        limit_output(a);
     output_finish(a->output, on_output_written, a);
 }
 
@@ -369,6 +383,12 @@ static void on_group_timer(uv_timer_t *timer)
     settle(timer->data);
 }
 
+static bool is_between_rounds(const struct agent *a)
+{
+    return a->is_round_due ||
+           uv_is_active((const uv_handle_t *)&a->restart_timer);
+}
+
 /* Nothing is left of the round. */
 static void end_round(struct agent *a)
 {
@@ -377,7 +397,7 @@ static void end_round(struct agent *a)
     char how[256];
     int rank;
 
-    if (a->is_finishing || uv_is_active((uv_handle_t *)&a->restart_timer))
+    if (a->is_finishing || is_between_rounds(a))
         return;
     uv_timer_stop(&a->tell_timer);
     meeting_end_round(&a->meeting);
@@ -471,9 +491,10 @@ static void on_timer(uv_timer_t *timer)
 /* There is nobody to be stopped, only a round that will not begin. */
 static void stop_waiting(struct agent *a)
 {
-    if (!uv_is_active((uv_handle_t *)&a->restart_timer))
+    if (!is_between_rounds(a))
         return;
     uv_timer_stop(&a->restart_timer);
+    a->is_round_due = false;
     a->verdict = RESTARTS_END;
     finish(a);
 }
@@ -488,13 +509,16 @@ static void pass_signal(struct agent *a, int sig)
 static void on_stop_signal(struct agent *a, int sig)
 {
     bool was_running = a->life.state == LC_RUNNING;
+    bool is_first = a->life.stop_signal == 0;
 
     post(a, (struct lc_event){.kind = LC_EV_STOP_SIGNAL, .signal = sig});
     if (was_running)
         log_warn("agent", "received %s; stopping %d workers with it",
             signal_name(sig), a->life.nrunning);
-    if (a->is_finishing)
-        end_loop(a); /* nobody reads our output: give up on it */
+    if (a->is_finishing && is_first)
+        limit_output(a);
+    else if (a->is_finishing)
+        give_up_output(a);
     stop_waiting(a);
 }
 
@@ -677,24 +701,30 @@ static void forget_workers(struct agent *a)
     }
 }
 
-/* Everything that a round has for itself: a store, folders, recorders. */
+/* Everything that a round has for itself: a store, folders, recorders. On
+ * failure the round before is still the present one, for its report. */
 static int prepare_round(struct agent *a, struct err *e)
 {
+    uint64_t now_ns = clock_now_ns();
+    struct lifecycle life;
     int rc;
 
-    forget_workers(a);
-    a->has_told_failure = false;
-    a->round_ns = clock_now_ns();
-    rc = lifecycle_init(&a->life, a->job->nproc, a->job->grace_ms,
-        a->job->failure_grace_ms, a->round_ns);
-    if (rc < 0)
-        return err_set(e, rc, "a round: %s", strerror(-rc));
     rc = output_begin_attempt(a->output, a->restarts.count, a->round, e);
     if (rc == 0)
         rc = meeting_begin_round(&a->meeting, e);
-    if (rc == 0)
-        channel_begin_round(a->channel, a->round, 0);
-    return rc;
+    if (rc < 0)
+        return rc;
+    rc = lifecycle_init(&life, a->job->nproc, a->job->grace_ms,
+        a->job->failure_grace_ms, now_ns);
+    if (rc < 0)
+        return err_set(e, rc, "a round: %s", strerror(-rc));
+    channel_begin_round(a->channel, a->round, 0);
+    forget_workers(a);
+    lifecycle_fini(&a->life);
+    a->life = life;
+    a->has_told_failure = false;
+    a->round_ns = now_ns;
+    return 0;
 }
 
 /* The loop has turns while workers are started, so not from within it. */
@@ -711,13 +741,13 @@ static void begin_next_round(struct agent *a)
     struct err e;
 
     a->is_round_due = false;
-    lifecycle_fini(&a->life);
     a->round++;
     if (prepare_round(a, &e) < 0) {
         log_error(
             "agent", "cannot begin restart %d: %s", a->restarts.count, e.msg);
-        a->exit_code = 1;
-        end_loop(a);
+        a->restarts.count--; /* there was none */
+        a->verdict = RESTARTS_END;
+        finish(a);
         return;
     }
     start_workers(a);
