@@ -24,6 +24,7 @@
 #include "rendezvous/agent_channel.h"
 #include "rendezvous/base/log.h"
 #include "rendezvous/base/text.h"
+#include "rendezvous/fd_message.h"
 #include "rendezvous/recorder.h"
 
 /* Connections of one rank at a time. */
@@ -155,25 +156,10 @@ static void conn_refuse_nonsense(struct conn *conn, const char *what)
 static int conn_send(
     const struct conn *conn, const struct agent_frame *frame, int descriptor)
 {
-    union {
-        struct cmsghdr header;
-        char space[CMSG_SPACE(sizeof(int))];
-    } passed = {0};
     uint8_t bytes[AGENT_FRAME_MAX];
-    struct iovec iov = {bytes, agent_frame_encode(frame, bytes)};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    size_t n = agent_frame_encode(frame, bytes);
 
-    if (descriptor >= 0) {
-        msg.msg_control = passed.space;
-        msg.msg_controllen = sizeof(passed.space);
-        passed.header.cmsg_level = SOL_SOCKET;
-        passed.header.cmsg_type = SCM_RIGHTS;
-        passed.header.cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(&passed.header), &descriptor, sizeof(int));
-    }
-    if (sendmsg(conn->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        return -errno;
-    return 0;
+    return fd_message_send(conn->fd, bytes, n, descriptor);
 }
 
 static void conn_tell(const struct conn *conn)

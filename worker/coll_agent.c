@@ -22,6 +22,7 @@
 #include "rendezvous/agent_channel.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/text.h"
+#include "rendezvous/fd_message.h"
 #include "rendezvous/worker_env.h"
 
 static _Alignas(64) struct recorder private_recorder;
@@ -45,48 +46,16 @@ static int send_frame(int fd, const struct agent_frame *frame)
     return send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
-static int take_descriptor(struct msghdr *msg)
-{
-    struct cmsghdr *c = CMSG_FIRSTHDR(msg);
-    int fd;
-
-    if (c == NULL || c->cmsg_level != SOL_SOCKET ||
-        c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int)))
-        return -1;
-    memcpy(&fd, CMSG_DATA(c), sizeof(int));
-    return fd;
-}
-
 /* 0, and *descriptor is what came along or -1; -EAGAIN: nothing is there;
  * another negative errno: nothing more will come. */
 static int receive_frame(int fd, struct agent_frame *frame, int *descriptor)
 {
-    union {
-        struct cmsghdr header;
-        char space[CMSG_SPACE(sizeof(int))];
-    } passed;
     uint8_t bytes[AGENT_FRAME_MAX];
-    struct iovec iov = {bytes, sizeof(bytes)};
-    struct msghdr msg = {
-        .msg_iov = &iov,
-        .msg_iovlen = 1,
-        .msg_control = &passed,
-        .msg_controllen = sizeof(passed),
-    };
-    bool was_reset = false; /* is said once, in front of what is there */
-    ssize_t n;
+    ssize_t n = fd_message_receive(fd, bytes, sizeof(bytes), descriptor);
     int rc;
 
-    *descriptor = -1;
-    for (;;) {
-        n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        if (n >= 0 || (errno != EINTR && (errno != ECONNRESET || was_reset)))
-            break;
-        was_reset = errno == ECONNRESET;
-    }
     if (n < 0)
-        return -errno;
-    *descriptor = take_descriptor(&msg);
+        return (int)n;
     rc = n == 0 ? -ECONNRESET : agent_frame_decode(frame, bytes, (size_t)n);
     if (rc < 0 && *descriptor >= 0) {
         close(*descriptor);

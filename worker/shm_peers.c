@@ -21,6 +21,7 @@
 
 #include "coll_agent.h"
 #include "rendezvous/base/clock.h"
+#include "rendezvous/fd_message.h"
 
 #define MAGIC 0x636f6c32u
 
@@ -103,68 +104,19 @@ void shm_drop_peer(struct shm_state *s, int rank)
     peer->pidfd = -1;
 }
 
-/* Room for one descriptor beside a message. */
-union passed {
-    struct cmsghdr header;
-    char space[CMSG_SPACE(sizeof(int))];
-};
-
+/* So few messages go over a socket that its buffer has room. */
 int shm_send(int fd, struct shm_message *msg, int descriptor)
 {
-    struct iovec iov = {msg, sizeof(*msg)};
-    union passed passed = {0};
-    struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1};
-
     msg->magic = MAGIC;
-    if (descriptor >= 0) {
-        struct cmsghdr *c = &passed.header;
-
-        header.msg_control = passed.space;
-        header.msg_controllen = sizeof(passed.space);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(c), &descriptor, sizeof(int));
-    }
-    /* So few messages go over a socket that its buffer has room. */
-    return sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
-}
-
-static int take_descriptor(struct msghdr *header)
-{
-    struct cmsghdr *c = CMSG_FIRSTHDR(header);
-    int fd;
-
-    if (c == NULL || c->cmsg_level != SOL_SOCKET ||
-        c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int)))
-        return -1;
-    memcpy(&fd, CMSG_DATA(c), sizeof(int));
-    return fd;
+    return fd_message_send(fd, msg, sizeof(*msg), descriptor);
 }
 
 int shm_receive(int fd, struct shm_message *msg, int *descriptor)
 {
-    struct iovec iov = {msg, sizeof(*msg)};
-    union passed passed;
-    ssize_t n = -1;
+    ssize_t n = fd_message_receive(fd, msg, sizeof(*msg), descriptor);
 
-    /* ECONNRESET is reported once, in front of messages that are still
-     * there: the other side has closed without having read ours. */
-    for (int tries = 0; tries < 3; tries++) {
-        struct msghdr header = {
-            .msg_iov = &iov,
-            .msg_iovlen = 1,
-            .msg_control = passed.space,
-            .msg_controllen = sizeof(passed.space),
-        };
-
-        n = recvmsg(fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-        *descriptor = n < 0 ? -1 : take_descriptor(&header);
-        if (n >= 0 || (errno != EINTR && errno != ECONNRESET))
-            break;
-    }
-    if (n < 0 && errno != ECONNRESET && errno != EINTR)
-        return errno == EAGAIN ? 0 : -errno;
+    if (n < 0)
+        return n == -EAGAIN ? 0 : (int)n;
     if (n == (ssize_t)sizeof(*msg) && msg->magic == MAGIC) {
         msg->text[sizeof(msg->text) - 1] = '\0';
         return 1;

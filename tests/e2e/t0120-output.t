@@ -1,23 +1,11 @@
 #!/bin/bash
 # The workers' output reaches crun's stdout and stderr whole.
 . "${BASH_SOURCE%/*}/tap.sh"
+. "${BASH_SOURCE%/*}/write_lines.sh"
 plan 27
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
-
-# checks FILE STREAM NLINES: every line of 8 ranks whole, in order per rank.
-checks()
-{
-    awk -F: -v stream="$2" -v nlines="$3" '
-        $2 != stream || length($5) != $4 || $5 !~ /^x+$/ { bad++; next }
-        $3 != next_of[$1] + 0 { bad++ }
-        { next_of[$1] = $3 + 1 }
-        END {
-            for (r = 0; r < 8; r++) if (next_of[r] != nlines) bad++
-            print bad + 0
-        }' "$1"
-}
 
 "$CRUN" --nproc_per_node=8 "$HELPERS/write_lines" 300 >out 2>err
 is "$?" 0 "eight talkative workers"

@@ -8,25 +8,10 @@
 
 #include "agent/worker_vars.h"
 #include "cmd/job_build.h"
-#include "rendezvous/base/log.h"
-#include "tests/unit/unit.h"
+#include "tests/unit/command_line.h"
 
-#define LEN(array) ((int)(sizeof(array) / sizeof((array)[0])))
-#define ARGS_MAX 24
-
-static struct options o;
 static struct job job;
 static struct job_parts parts;
-static struct err e;
-static char log_text[1024];
-
-static void keep_log(const char *line, size_t len, void *arg)
-{
-    size_t n = strlen(log_text);
-
-    (void)arg;
-    snprintf(log_text + n, sizeof(log_text) - n, "%.*s", (int)len, line);
-}
 
 static void set_up(void)
 {
@@ -39,8 +24,7 @@ static void set_up(void)
         unsetenv(names[i]);
     memset(&job, 0, sizeof(job));
     memset(&parts, 0, sizeof(parts));
-    log_text[0] = '\0';
-    log_set_writer(keep_log, NULL);
+    keep_logs();
     for (int sig = 1; sig < SIGRTMIN; sig++)
         signal(sig, SIG_DFL);
     inherited_save(&job.inherited);
@@ -54,16 +38,7 @@ static void tear_down(void)
 
 static int build(const char *line)
 {
-    static char text[512];
-    static char *words[ARGS_MAX];
-    int argc = 0;
-
-    snprintf(text, sizeof(text), "crun %s p", line);
-    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " "))
-        words[argc++] = word;
-    words[argc] = NULL;
-    memset(&e, 0, sizeof(e));
-    ck_assert_msg(options_parse(&o, argc, words, &e) == 0, "%s", e.msg);
+    parse_line(line);
     return job_build(&job, &parts, &o, &e);
 }
 

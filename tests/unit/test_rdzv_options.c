@@ -5,29 +5,13 @@
 #include <string.h>
 
 #include "cmd/rdzv_options.h"
-#include "rendezvous/base/log.h"
-#include "tests/unit/unit.h"
+#include "tests/unit/command_line.h"
 
-#define LEN(array) ((int)(sizeof(array) / sizeof((array)[0])))
-#define ARGS_MAX 16
-
-static struct options o;
 static struct rdzv_options r;
-static struct err e;
-static char log_text[1024];
-
-static void keep_log(const char *line, size_t len, void *arg)
-{
-    size_t n = strlen(log_text);
-
-    (void)arg;
-    snprintf(log_text + n, sizeof(log_text) - n, "%.*s", (int)len, line);
-}
 
 static void set_up(void)
 {
-    log_text[0] = '\0';
-    log_set_writer(keep_log, NULL);
+    keep_logs();
 }
 
 static void tear_down(void)
@@ -37,16 +21,7 @@ static void tear_down(void)
 
 static int read_line(const char *line)
 {
-    static char text[512];
-    static char *words[ARGS_MAX];
-    int argc = 0;
-
-    snprintf(text, sizeof(text), "crun %s p", line);
-    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " "))
-        words[argc++] = word;
-    words[argc] = NULL;
-    memset(&e, 0, sizeof(e));
-    ck_assert_msg(options_parse(&o, argc, words, &e) == 0, "%s", e.msg);
+    parse_line(line);
     return rdzv_options_read(&r, &o, &e);
 }
 

@@ -1,0 +1,17 @@
+# What scripts share that run helpers/write_lines with eight ranks.
+#
+# shellcheck shell=bash
+
+# checks FILE STREAM NLINES: prints how many of its lines are not whole, or not
+# in order within their rank.
+checks()
+{
+    awk -F: -v stream="$2" -v nlines="$3" '
+        $2 != stream || length($5) != $4 || $5 !~ /^x+$/ { bad++; next }
+        $3 != next_of[$1] + 0 { bad++ }
+        { next_of[$1] = $3 + 1 }
+        END {
+            for (r = 0; r < 8; r++) if (next_of[r] != nlines) bad++
+            print bad + 0
+        }' "$1"
+}
