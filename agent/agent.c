@@ -199,8 +199,11 @@ static void write_reports(struct agent *a, const struct report_input *in)
         output_say(a->output, buf_bytes(&text), text.len);
     buf_fini(&text);
     if (a->job->report_path != NULL &&
-        report_write_json(in, a->job->report_path, &e) < 0)
+        report_write_json(in, a->job->report_path, &e) < 0) {
         log_error("agent", "%s", e.msg);
+        if (a->exit_code == 0)
+            a->exit_code = 1; /* whoever asked for it relies on it */
+    }
     if (parent != NULL && parent[0] != '\0' &&
         report_copy_error(in, parent, &e) < 0)
         log_error("agent", "%s", e.msg);

@@ -208,12 +208,18 @@ static int open_file(
     return *fd < 0 ? *fd : rc;
 }
 
+/* Whether lines that are not tee'd, too, get their prefix. */
+static bool is_marked(const struct output *o)
+{
+    return o->settings.log->is_folded || o->settings.log->has_timestamps;
+}
+
 static int open_pipe(
     struct output *o, int local_rank, int stream, int *fd, struct err *e)
 {
     const struct source_options options = {.local_rank = local_rank,
         .sink = stream + 1,
-        .is_prefixed = o->settings.log->is_folded};
+        .is_prefixed = is_marked(o)};
     int ends[2];
     int rc;
 
@@ -242,8 +248,7 @@ static int open_stream(
         return open_file(o, local_rank, stream, fd, e);
     if (!is_shown(o, local_rank))
         return open_null(fd, e);
-    if (console_is_terminal(o->console, stream + 1) &&
-        !o->settings.log->is_folded)
+    if (console_is_terminal(o->console, stream + 1) && !is_marked(o))
         return 0; /* inherited */
     return open_pipe(o, local_rank, stream, fd, e);
 }

@@ -334,7 +334,8 @@ static json_t *make_error(const struct report_input *in)
     report_outcome(w, how, sizeof(how));
     snprintf(words, sizeof(words), "rank %d on %s: %s", in->rank_base + worker,
         in->host, how);
-    snprintf(when, sizeof(when), "%.0f", unix_seconds(in, w->ended_ns));
+    snprintf(when, sizeof(when), "%.0f",
+        f.timestamp > 0 ? f.timestamp : unix_seconds(in, w->ended_ns));
     root = json_pack("{s:{s:o, s:i, s:{s:s}}}", "message", "message",
         text(f.message != NULL ? f.message : words), "errorCode",
         exit_code_of(w), "extraInfo", "timestamp", when);

@@ -29,6 +29,7 @@ struct source {
     int nturns; /* of a pipe that is ending: reads so far */
     uv_poll_t *poll; /* of a pipe; freed by its close callback */
     off_t offset; /* of a file: what was read */
+    off_t end; /* of a file that is ending: where its workers left it */
     int watch; /* of a file: inotify's number; -1: it is looked at */
     struct source_filter filter; /* its fd is owned; -1: none */
     struct buf filtered; /* its unfinished line */
@@ -145,9 +146,13 @@ static void filter_rest(struct source *s)
 /* A worker may have cut off its own file: it is read again from the start. */
 static ssize_t read_file(struct source *s)
 {
-    ssize_t n = pread(s->fd, s->all->read_buf, READ_SIZE, s->offset);
+    size_t room = READ_SIZE;
     struct stat st;
+    ssize_t n;
 
+    if (s->is_ending && s->end - s->offset < (off_t)room)
+        room = s->end > s->offset ? (size_t)(s->end - s->offset) : 0;
+    n = pread(s->fd, s->all->read_buf, room, s->offset);
     if (n == 0 && fstat(s->fd, &st) == 0 && st.st_size < s->offset) {
         s->offset = 0;
         n = pread(s->fd, s->all->read_buf, READ_SIZE, 0);
@@ -402,6 +407,7 @@ int sources_add_file(
 static void end_some(struct sources *all, bool with_pipes)
 {
     struct ring *next;
+    struct stat st;
 
     for (struct ring *r = all->list.next; r != &all->list; r = next) {
         struct source *s = RING_OBJECT(r, struct source, link);
@@ -417,6 +423,8 @@ static void end_some(struct sources *all, bool with_pipes)
         if (!s->is_file && !with_pipes)
             continue;
         s->is_ending = true;
+        /* A stranger may go on writing to it. */
+        s->end = s->is_file && fstat(s->fd, &st) == 0 ? st.st_size : s->offset;
         pump(s);
     }
 }

@@ -90,9 +90,15 @@ static int build_and_launch(struct job *job, const struct options *o)
     rc = job_build(job, &parts, o, &e);
     if (rc == -EINVAL) {
         code = usage_error(&e);
-    } else if (rc < 0 || program_resolve(&job->program, o->program,
-                             o->is_module, o->is_no_python, &e) < 0) {
+    } else if (rc < 0) {
         code = failed(&e);
+    } else if ((rc = program_resolve(&job->program, o->program, o->is_module,
+                    o->is_no_python, &e)) < 0) {
+        code = failed(&e);
+        if (job->is_exit_cause && rc == -ENOENT)
+            code = PROGRAM_EXIT_NOT_FOUND;
+        else if (job->is_exit_cause && rc == -EACCES)
+            code = PROGRAM_EXIT_NOT_EXECUTABLE;
     } else {
         code = launch(job, o);
         program_fini(&job->program);

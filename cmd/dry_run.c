@@ -4,12 +4,14 @@
 #include <ctype.h>
 #include <errno.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/devices.h"
 #include "agent/worker_vars.h"
 #include "cmd/job_file.h"
+#include "rendezvous/base/utf8.h"
 #include "rendezvous/worker_env.h"
 
 /* --- A job file --------------------------------------------------------- */
@@ -28,34 +30,27 @@ static bool is_plain_yaml(const char *text)
     return true;
 }
 
-/* Length of the UTF-8 character at text; 0 if it is none that YAML takes as
- * it is. */
-static size_t printable_length(const char *text)
+/*
+ * The character at text, and in *length its bytes. False for bytes that are no
+ * UTF-8, or a character that YAML or a terminal takes for something else:
+ * controls, line separators, byte order mark.
+ */
+static bool is_printable(const char *text, size_t *length, uint32_t *character)
 {
-    const unsigned char *t = (const unsigned char *)text;
-    size_t n = t[0] < 0x80   ? 1
-               : t[0] < 0xc2 ? 0
-               : t[0] < 0xe0 ? 2
-               : t[0] < 0xf0 ? 3
-                             : 0;
+    uint32_t c;
 
-    if (n == 1)
-        return isprint(t[0]) ? 1 : 0;
-    for (size_t i = 1; i < n; i++)
-        if ((t[i] & 0xc0) != 0x80)
-            return 0;
-    /* C1 controls, surrogates, overlong forms, byte order mark and the line
-     * and paragraph separators. */
-    if ((n == 2 && t[0] == 0xc2 && t[1] < 0xa0) ||
-        (n == 3 &&
-            ((t[0] == 0xe0 && t[1] < 0xa0) || (t[0] == 0xed && t[1] > 0x9f) ||
-                (t[0] == 0xe2 && t[1] == 0x80) || t[0] == 0xef)))
-        return 0;
-    return n;
+    *length = utf8_decode(text, strlen(text), &c);
+    *character = c;
+    if (*length == 0) {
+        *length = 1;
+        *character = UTF8_REPLACEMENT; /* YAML has no form for such a byte */
+        return false;
+    }
+    return c >= ' ' && (c < 0x7f || c >= 0xa0) && c != 0x2028 && c != 0x2029 &&
+           c != 0xfeff && c != 0xfffe && c != 0xffff;
 }
 
-/* In double quotes where it has to be. A byte that is no UTF-8 has no form in
- * YAML; what it prints then is another character. */
+/* In double quotes where it has to be. */
 static void print_yaml(const char *text, FILE *out)
 {
     if (is_plain_yaml(text)) {
@@ -64,15 +59,18 @@ static void print_yaml(const char *text, FILE *out)
     }
     putc('"', out);
     while (*text != '\0') {
-        size_t n = printable_length(text);
+        uint32_t c;
+        size_t n;
 
-        if (*text == '"' || *text == '\\')
-            fprintf(out, "\\%c", *text);
-        else if (n > 0)
+        if (*text == '"' || *text == '\\') {
+            fprintf(out, "\\%c", *text++);
+            continue;
+        }
+        if (is_printable(text, &n, &c))
             fwrite(text, 1, n, out);
         else
-            fprintf(out, "\\x%02x", (unsigned char)*text);
-        text += n > 0 ? n : 1;
+            fprintf(out, c > 0xffff ? "\\U%08x" : "\\u%04x", (unsigned)c);
+        text += n;
     }
     putc('"', out);
 }
@@ -146,28 +144,36 @@ static bool is_plain_shell(const char *text)
     return true;
 }
 
-/* Quoted where a shell needs it; on one line, so with $'' for control
- * characters. */
+/* A byte of a remark, which has to stay one line and be UTF-8. */
+static void print_escaped(const char *text, size_t n, FILE *out)
+{
+    for (size_t i = 0; i < n; i++)
+        fprintf(out, "\\%03o", (unsigned char)text[i]);
+}
+
+/* Quoted where a shell needs it; with $'' for what cannot be printed. */
 static void print_shell(const char *text, FILE *out)
 {
-    bool has_control = false;
+    bool is_escaped = false;
+    uint32_t c;
+    size_t n;
 
     if (is_plain_shell(text)) {
         fputs(text, out);
         return;
     }
-    for (const char *c = text; *c != '\0'; c++)
-        has_control = has_control || iscntrl((unsigned char)*c);
-    fputs(has_control ? "$'" : "'", out);
-    for (; *text != '\0'; text++) {
-        if (iscntrl((unsigned char)*text))
-            fprintf(out, "\\%03o", (unsigned char)*text);
+    for (const char *at = text; *at != '\0'; at += n)
+        is_escaped = !is_printable(at, &n, &c) || is_escaped;
+    fputs(is_escaped ? "$'" : "'", out);
+    for (; *text != '\0'; text += n) {
+        if (!is_printable(text, &n, &c))
+            print_escaped(text, n, out);
         else if (*text == '\'')
-            fputs(has_control ? "\\'" : "'\\''", out);
-        else if (*text == '\\' && has_control)
+            fputs(is_escaped ? "\\'" : "'\\''", out);
+        else if (*text == '\\' && is_escaped)
             fputs("\\\\", out);
         else
-            putc(*text, out);
+            fwrite(text, 1, n, out);
     }
     putc('\'', out);
 }

@@ -36,7 +36,7 @@ void buf_consume(struct buf *b, size_t n);
 
 static inline const char *buf_bytes(const struct buf *b)
 {
-    return b->data + b->start;
+    return b->data == NULL ? "" : b->data + b->start;
 }
 
 #endif

@@ -2,7 +2,7 @@
 # A worker fails and all are started anew: how often, when, with what, and
 # when not; and the exit status in the end.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 45
+plan 47
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -264,3 +264,49 @@ is "$code" 143 "a signal that is not in the list has its default action"
 gone() { [[ ! -e /proc/$(cat pid.0) ]]; }
 wait_for 5 gone
 ok $? "and even so no worker is left"
+
+# --- a stop at the moment a restart is due ---
+# The agent is frozen while its delay runs out, and finds the end of the delay
+# and the stop in one turn. The pipe that nobody reads keeps it from ending
+# before it could begin a round.
+bad=0
+for _ in 1 2 3; do
+    fresh
+    mkfifo console
+    "$CRUN" --max_restarts=1 --restart_delay=0.5 sh -c '
+        echo x >>starts; [ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0
+        seq 100000; exit 3' >console 2>err &
+    front=$!
+    exec 6<console
+    until grep -q 'restart 1 of 1' err; do sleep 0.01; done
+    agent=$(cat /proc/$front/task/$front/children)
+    kill -STOP $agent
+    sleep 0.7
+    kill -TERM $front
+    sleep 0.1
+    kill -CONT $agent
+    cat <&6 >got.console
+    wait $front
+    [[ $? -eq 1 && $(wc -l <starts) -eq 1 && $(wc -l <got.console) -eq 100000 ]] ||
+        ((++bad))
+    exec 6<&-
+    rm console
+done
+is "$bad" 0 "a stop that comes with the end of the delay: no further round"
+
+# --- a stop while the last output is written ---
+fresh
+mkfifo console
+"$CRUN" sh -c 'seq 100000; touch done.0' >console 2>err &
+front=$!
+exec 6<console
+until [ -e done.0 ]; do sleep 0.01; done
+agent=$(cat /proc/$front/task/$front/children)
+until [ -z "$(cat /proc/${agent% }/task/${agent% }/children)" ]; do
+    sleep 0.01
+done
+kill -TERM $front
+cat <&6 >got.console
+wait $front
+is "$(wc -l <got.console)" 100000 "a stop does not cut output that is read"
+exec 6<&-

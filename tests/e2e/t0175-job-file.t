@@ -78,7 +78,8 @@ echo "$out" >again.yaml
 run "$CRUN" --config again.yaml --dry_run
 is "$out" "$(cat again.yaml)" "and is a job file that says the same"
 words=('' ' ' "a'b" 'a"b' '\' $'tab\there' $'line\nline' null '~' true 1 '#x'
-    'a: b' '- x' '[a]' '&a' '*a' 'é' '${HOME}' '$$' 'a:' %x @x)
+    'a: b' '- x' '[a]' '&a' '*a' 'é' '${HOME}' '$$' 'a:' %x @x
+    '“hi”' '…' '😀' $'a\u2028b' $'\u0085' $'\ufeffx' "q'“")
 run "$CRUN" --dry_run --log_dir 'a b' --tee 0:3 --rdzv_id 007 \
     --log_line_prefix_template '${rank}: ' --standalone \
     --duplicate_stdout_filters 'a,,b' printf '<%s>' "${words[@]}"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What crun says about a failure: on stderr, as JSON, to an outer launcher.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 60
+plan 63
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -200,3 +200,9 @@ fi
 run "$CRUN" --report no/such/folder/r.json true
 like "$err" 'cannot write no/such/folder/r.json: No such file' \
     "a report that cannot be written is told"
+is "$status" 1 "and is a failure"
+# One for a restart that cannot begin: of the round that failed.
+run "$CRUN" --log_dir moved --report early.json --exit_code cause \
+    --max_restarts 1 sh -c 'mv moved away; touch moved; exit 5'
+is "$status" 5 "a restart that cannot begin: the status is the failure's"
+like "$err" 'failed first: exit code 5' "which is reported"
