@@ -112,7 +112,7 @@ ok $? "SIG-02 Ctrl-C twice: its settings are those of before"
 
 # The shell that has started crun is killed, and with it the terminal goes.
 on_terminal sh -c 'echo $$ >pid.$RANK; touch ready.$RANK; exec sleep 1000'
-{ pkill -KILL -P $terminal; wait $terminal; } 2>/dev/null
+{ kill -KILL "$(children_of $terminal)"; wait $terminal; } 2>/dev/null
 wait_for 5 gone
 ok $? "ELA-12 the shell of a terminal killed: the workers end"
 exec 9>&-

@@ -2,7 +2,7 @@
 # A worker fails and all are started anew: how often, when, with what, and
 # when not; and the exit status in the end.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 47
+plan 48
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -168,8 +168,11 @@ is "$? $(wc -l <starts)" "1 1" "a stop while it is waited for ends at once"
 fresh
 background --max_restarts=5 --restart_delay 1000 sh -c 'echo x >>starts; exit 1'
 wait_for 20 grep -qi restart err
+agent=$(children_of $job)
+[[ -e /proc/$agent/exe ]]
+ok $? "the agent waits for it"
 { kill -KILL $job; wait $job; } 2>/dev/null
-gone() { ! pgrep -f "$CRUN --max_restarts=5 --restart_delay 1000" >/dev/null; }
+gone() { [[ ! -e /proc/$agent/exe ]]; } # also while nobody reaps it
 wait_for 5 gone
 ok $? "ELA-12 the front killed while it is waited for: the agent ends"
 
@@ -279,7 +282,7 @@ for _ in 1 2 3; do
     front=$!
     exec 6<console
     until grep -q 'restart 1 of 1' err; do sleep 0.01; done
-    agent=$(cat /proc/$front/task/$front/children)
+    agent=$(children_of $front)
     kill -STOP $agent
     sleep 0.7
     kill -TERM $front
@@ -301,10 +304,8 @@ mkfifo console
 front=$!
 exec 6<console
 until [ -e done.0 ]; do sleep 0.01; done
-agent=$(cat /proc/$front/task/$front/children)
-until [ -z "$(cat /proc/${agent% }/task/${agent% }/children)" ]; do
-    sleep 0.01
-done
+agent=$(children_of $front)
+until [ -z "$(children_of $agent)" ]; do sleep 0.01; done
 kill -TERM $front
 cat <&6 >got.console
 wait $front

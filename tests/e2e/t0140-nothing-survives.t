@@ -85,7 +85,7 @@ if unshare -Urfp --mount-proc true 2>/dev/null ||
         is "$(cat zombies.0 zombies.1)" "none
 none" "CON-04 process 1 leaves no zombie"
         # SIGTERM's default action is nothing for a process 1.
-        kill -TERM "$(pgrep -P $job)"
+        kill -TERM "$(children_of $job)"
         wait $job
         code=$?
         [[ $cause == cause ]] && want=143 || want=1

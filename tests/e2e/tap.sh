@@ -134,6 +134,20 @@ unlike()
     return 1
 }
 
+# children_of PID: its children. Not every machine has pgrep, nor every kernel
+# the file that lists them.
+children_of()
+{
+    local stat rest ppid
+    for stat in /proc/[0-9]*/stat; do
+        { read -r rest <"$stat"; } 2>/dev/null || continue
+        read -r _ ppid _ <<<"${rest##*) }"
+        [[ $ppid == "$1" ]] || continue
+        stat=${stat#/proc/}
+        echo "${stat%/stat}"
+    done
+}
+
 # run PROGRAM ARGS...: runs a program to its end and sets $status, $out and
 # $err (without trailing newlines). After $RUN_TIMEOUT seconds (60) it is
 # ended, which reads as status 124 or 137. In slow flavours it has more time,
