@@ -3,6 +3,7 @@
 #   FLAVOR   release (default), asan, tsan, cov: flags and folder go together
 #   BUILD    where everything is built, build/$(FLAVOR) unless given
 #   V=1      show the commands
+#   SHARED=1 link shared libraries although archives are installed
 # CPPFLAGS, CFLAGS and LDFLAGS of the user come last and win.
 
 VERSION := $(shell cat VERSION)
@@ -34,15 +35,20 @@ endif
 # `make help` and the set-up work before they are installed.
 pkg = $(or $(shell $(PKG_CONFIG) --$(1) $(2) && echo ' '),$(error $(2) is \
 	not found by $(PKG_CONFIG): run scripts/setup))
+# Archives are preferred where they are installed: without shared libraries to
+# load and to copy for each fork crun starts faster, and it is one file that
+# other machines can be given.
+archive = $(if $(SHARED),,$(firstword $(filter /%,$(foreach name,$(1),$(shell \
+	$(CC) -print-file-name=$(name))))))
 UV_CFLAGS = $(call pkg,cflags,libuv)
-UV_LIBS = $(call pkg,libs,libuv)
+UV_LIBS = $(or $(call archive,libuv.a libuv_a.a),$(call pkg,libs,libuv))
 YAML_CFLAGS = $(call pkg,cflags,yaml-0.1)
-YAML_LIBS = $(call pkg,libs,yaml-0.1)
+YAML_LIBS = $(or $(call archive,libyaml.a),$(call pkg,libs,yaml-0.1))
 JSON_CFLAGS = $(call pkg,cflags,jansson)
-JSON_LIBS = $(call pkg,libs,jansson)
+JSON_LIBS = $(or $(call archive,libjansson.a),$(call pkg,libs,jansson))
 # The agent's and the command line's; libcollective needs none.
 CRUN_CFLAGS = $(UV_CFLAGS) $(YAML_CFLAGS) $(JSON_CFLAGS)
-CRUN_LIBS = $(UV_LIBS) $(YAML_LIBS) $(JSON_LIBS) -ldl
+CRUN_LIBS = $(UV_LIBS) $(YAML_LIBS) $(JSON_LIBS) -ldl -lrt
 CHECK_LIBS = $(call pkg,libs,check)
 
 ALL_CPPFLAGS = -D_GNU_SOURCE -I. -Iworker/include \

@@ -78,7 +78,7 @@ struct agent {
     uv_timer_t restart_timer;
     char run_id[33];
     char host[HOST_MAX];
-    int64_t oom_kills; /* counted when crun began */
+    int64_t oom_kills; /* counted when the first worker began */
     int exit_code;
     bool is_starting; /* workers of the round are being started */
     bool is_round_due; /* the next one is to be begun, outside the loop */
@@ -209,13 +209,23 @@ static void write_reports(struct agent *a, const struct report_input *in)
         log_error("agent", "%s", e.msg);
 }
 
+/* OOM kills since the first worker began, -1: unknown. Nobody asks for them
+ * after a success without --report. */
+static int64_t new_oom_kills(const struct agent *a)
+{
+    int64_t now = -1;
+
+    if (a->exit_code != 0 || a->job->report_path != NULL)
+        now = report_count_oom_kills();
+    return now < 0 || a->oom_kills < 0 ? -1 : now - a->oom_kills;
+}
+
 /* Gathers what is known of the last round. */
 static void report_end(struct agent *a)
 {
     size_t nproc = (size_t)a->job->nproc;
     struct report_worker *workers = calloc(nproc, sizeof(*workers));
     char *last_calls = calloc(nproc, LAST_CALL_MAX);
-    int64_t oom_kills = report_count_oom_kills();
     struct report_input in = {.life = &a->life,
         .restarts = &a->restarts,
         .workers = workers,
@@ -226,8 +236,7 @@ static void report_end(struct agent *a)
         .run_id = run_id(a),
         .log_folder = output_folder(a->output),
         .exit_code = a->exit_code,
-        .oom_kills =
-            oom_kills < 0 || a->oom_kills < 0 ? -1 : oom_kills - a->oom_kills,
+        .oom_kills = new_oom_kills(a),
         .clock_offset_ns = clock_offset_ns()};
 
     for (int i = 0; workers != NULL && last_calls != NULL && i < a->job->nproc;
@@ -686,6 +695,8 @@ static void start_workers(struct agent *a)
         post(a,
             (struct lc_event){.kind = LC_EV_STARTED, .worker = i, .pid = rc});
         watch_worker(a, i, rc);
+        if (a->round == 0 && i == 0)
+            a->oom_kills = report_count_oom_kills(); /* while it starts */
         uv_run(&a->loop, UV_RUN_NOWAIT);
     }
     a->is_starting = false;
@@ -845,7 +856,6 @@ static int set_up(struct agent *a, struct err *e)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
     snprintf(a->host, sizeof(a->host), "?");
     gethostname(a->host, sizeof(a->host) - 1);
-    a->oom_kills = report_count_oom_kills();
     rc = meeting_open(&a->meeting, &a->loop, job->master_addr, job->master_port,
         job->has_agent_store, job->nproc,
         FDS_OF_AGENT + FDS_OF_WORKER * (size_t)job->nproc, e);
@@ -872,6 +882,7 @@ int agent_run(const struct job *job)
             .delay_max_ms = job->restart_delay_max_ms,
             .crash_loop_count = job->crash_loop_count,
             .crash_loop_ms = job->crash_loop_ms},
+        .oom_kills = -1,
         .exit_code = 1};
     struct err e = {0};
     int rc;

@@ -37,6 +37,9 @@
 #include "rendezvous/base/log.h"
 
 #define TTY_PIECE 256
+/* A file is given so much at a time, while more may come in the same turn of
+ * the loop: few large writes cost less than many small ones. */
+#define FILE_BATCH (256 * 1024)
 
 struct console_sink {
     struct console *console;
@@ -46,6 +49,7 @@ struct console_sink {
     int fd; /* 1 or 2 */
     int write_fd; /* the same, or one of ours */
     size_t piece; /* bytes of one write after poll(); 0: any number */
+    size_t batch; /* shorter than that, the queue waits for the turn's end */
     bool is_terminal;
     bool is_socket;
     bool is_blocked; /* watched for becoming writable */
@@ -93,6 +97,7 @@ static void sink_open(struct console *c, struct console_sink *k, int fd)
     if (fstat(fd, &st) < 0)
         return;
     k->is_socket = S_ISSOCK(st.st_mode);
+    k->batch = S_ISREG(st.st_mode) ? FILE_BATCH : 0;
     if (!k->is_terminal && !S_ISFIFO(st.st_mode))
         return;
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
@@ -509,6 +514,9 @@ static void on_wake_timer(uv_timer_t *timer)
     struct console *c = timer->data;
 
     run_ready(c);
+    for (int i = 0; i < 2; i++)
+        if (!c->sinks[i].is_blocked)
+            sink_flush(c, &c->sinks[i]);
     check_finished(c);
 }
 
@@ -574,7 +582,10 @@ int console_stream_take(struct console_stream *s, const char *bytes, size_t n)
         c->has_lost_output = true;
         log_error("console", "out of memory: a worker's output is cut");
     }
-    sink_flush(c, k);
+    if (k->lines.queue.len >= k->batch)
+        sink_flush(c, k);
+    else
+        wake(c);
     watch_lines(s);
     return rc;
 }

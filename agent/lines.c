@@ -9,6 +9,8 @@
 /* A stream keeps no more memory than this between two lines: there may be
  * hundreds of streams. */
 #define PENDING_KEPT 1024
+/* Room is made for so many prefixes at a time. */
+#define PREFIXES_AHEAD 256
 
 void line_stream_init(struct line_stream *s)
 {
@@ -40,21 +42,32 @@ static int put_prefixed(const struct line_stream *s, struct buf *queue,
     const char *bytes, size_t n, bool is_inside)
 {
     const char *end = bytes + n;
+    size_t room = 0; /* for prefixes, behind what is to be copied */
+    char *dst = NULL;
+    char *begin = NULL;
 
     while (bytes < end) {
         const char *newline = memchr(bytes, '\n', (size_t)(end - bytes));
         size_t len = (size_t)((newline == NULL ? end : newline + 1) - bytes);
         size_t head = is_inside ? 0 : s->prefix_len;
-        char *dst = buf_reserve(queue, head + len);
 
-        if (dst == NULL)
-            return -ENOMEM;
+        if (dst == NULL || head > room) {
+            if (dst != NULL)
+                buf_added(queue, (size_t)(dst - begin));
+            room = PREFIXES_AHEAD * s->prefix_len;
+            begin = buf_reserve(queue, room + (size_t)(end - bytes));
+            if (begin == NULL)
+                return -ENOMEM;
+            dst = begin;
+        }
         memcpy(dst, s->prefix, head);
         memcpy(dst + head, bytes, len);
-        buf_added(queue, head + len);
+        dst += head + len;
+        room -= head;
         bytes += len;
         is_inside = false;
     }
+    buf_added(queue, (size_t)(dst - begin));
     return 0;
 }
 

@@ -373,7 +373,7 @@ void log_dir_destroy(struct log_dir *d)
         return;
     if (d->attempt == NULL && d->run != NULL)
         rmdir(d->run);
-    if (d->is_temporary && !d->has_files &&
+    if (d->is_temporary && !d->has_files && rmdir(d->base) < 0 &&
         nftw(d->base, find_content, TREE_DEPTH_FDS, flags) == 0)
         nftw(d->base, remove_nothing, TREE_DEPTH_FDS, flags);
     if (d->base != NULL && d->attempt == NULL)

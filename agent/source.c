@@ -12,12 +12,13 @@
 
 #include "rendezvous/base/log.h"
 
-#define READ_SIZE (256 * 1024)
+/* With its prefixes it is still in the cache when it is written. */
+#define READ_SIZE (64 * 1024)
 #define LOOK_MS 50
 /* Reads from one source before the others have their turn; and at the end,
  * where only a stranger that holds the pipe can fill it again. */
-#define TURNS_MAX 4
-#define FINISH_TURNS_MAX 1024
+#define TURNS_MAX 16
+#define FINISH_TURNS_MAX 4096
 
 struct source {
     struct console_stream stream; /* first: the console hands it back */
