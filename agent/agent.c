@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -44,6 +45,8 @@
  * the agent opens now and then. */
 #define FDS_OF_WORKER 8
 #define FDS_OF_AGENT 64
+/* With fewer, libuv aborts instead of failing. */
+#define FDS_LEAST 16
 
 /* What is held for a worker of the present round. */
 struct agent_worker {
@@ -684,6 +687,7 @@ static void watch_worker(struct agent *a, int local_rank, pid_t pid)
 static void start_workers(struct agent *a)
 {
     a->is_starting = true;
+    output_begin_start(a->output);
     for (int i = 0; i < a->job->nproc && a->life.state == LC_RUNNING; i++) {
         int rc = start_worker(a, i);
 
@@ -699,6 +703,7 @@ static void start_workers(struct agent *a)
             a->oom_kills = report_count_oom_kills(); /* while it starts */
         uv_run(&a->loop, UV_RUN_NOWAIT);
     }
+    output_end_start(a->output);
     a->is_starting = false;
     settle(a);
 }
@@ -884,9 +889,17 @@ int agent_run(const struct job *job)
             .crash_loop_ms = job->crash_loop_ms},
         .oom_kills = -1,
         .exit_code = 1};
+    struct rlimit files;
     struct err e = {0};
     int rc;
 
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < FDS_LEAST) {
+        fprintf(stderr,
+            "crun: error: the limit of open files is %d, and crun needs at "
+            "least %d: raise it with ulimit -n\n",
+            (int)files.rlim_cur, FDS_LEAST);
+        return 1;
+    }
     rc = uv_loop_init(&a.loop);
     if (rc < 0) {
         fprintf(stderr, "crun: error: event loop: %s\n", uv_strerror(rc));

@@ -662,6 +662,25 @@ int console_create(
     return 0;
 }
 
+void console_begin_start(struct console *c)
+{
+    for (int i = 0; i < 2; i++)
+        if (c->sinks[i].fold != NULL)
+            fold_hold(c->sinks[i].fold);
+}
+
+void console_end_start(struct console *c)
+{
+    for (int i = 0; i < 2; i++) {
+        struct console_sink *k = &c->sinks[i];
+
+        if (k->fold == NULL)
+            continue;
+        fold_unhold(k->fold);
+        sink_flush(c, k);
+    }
+}
+
 bool console_is_terminal(const struct console *c, int fd)
 {
     return c->sinks[fd - 1].is_terminal;

@@ -77,6 +77,11 @@ int console_stream_open(struct console *c, struct console_stream *s, int fd,
     int local_rank, bool is_prefixed,
     void (*ready_cb)(struct console_stream *s));
 
+/* Around the start of several workers: until the last stream is open, a line
+ * that every open one has may still be folded with one of a later rank. */
+void console_begin_start(struct console *c);
+void console_end_start(struct console *c);
+
 /* Asking is also how a source registers to be called when a full sink has
  * room. */
 enum console_state console_stream_state(struct console_stream *s);

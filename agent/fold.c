@@ -51,7 +51,7 @@ struct fold {
     uint64_t next_number;
     size_t nbytes;
     size_t nlines;
-    int nidle; /* ranks with a stream and nothing waiting */
+    int nidle; /* ranks with a stream and nothing waiting; and the hold */
     struct chain chains[NCHAINS];
 };
 
@@ -155,6 +155,17 @@ void fold_leave(struct fold *f, int rank)
 {
     if (--f->ranks[rank].nstreams == 0 && f->ranks[rank].npending == 0)
         f->nidle--;
+    release(f);
+}
+
+void fold_hold(struct fold *f)
+{
+    f->nidle++;
+}
+
+void fold_unhold(struct fold *f)
+{
+    f->nidle--;
     release(f);
 }
 

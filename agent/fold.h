@@ -38,6 +38,11 @@ void fold_destroy(struct fold *f);
 void fold_join(struct fold *f, int rank);
 void fold_leave(struct fold *f, int rank);
 
+/* Between them streams of further ranks are going to begin, so no line is
+ * complete yet. */
+void fold_hold(struct fold *f);
+void fold_unhold(struct fold *f);
+
 /* Takes one line of a rank. 0, or -ENOMEM and nothing was taken. */
 int fold_add(
     struct fold *f, int rank, const char *line, size_t len, uint64_t now_ns);

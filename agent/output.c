@@ -178,6 +178,16 @@ int output_begin_attempt(
     return rc;
 }
 
+void output_begin_start(struct output *o)
+{
+    console_begin_start(o->console);
+}
+
+void output_end_start(struct output *o)
+{
+    console_end_start(o->console);
+}
+
 /* --- One stream --------------------------------------------------------- */
 
 /* The file, and if it is tee'd or filtered the follower. */

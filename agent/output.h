@@ -60,6 +60,10 @@ const char *output_folder(const struct output *o);
 int output_begin_attempt(
     struct output *o, int restart_count, int round, struct err *e);
 
+/* Around the start of an attempt's workers. */
+void output_begin_start(struct output *o);
+void output_end_start(struct output *o);
+
 /* Opens the files and pipes of one worker; the caller closes what it is given
  * once the worker has it. */
 int output_open_worker(

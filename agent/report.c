@@ -340,6 +340,8 @@ static int add_fields(const struct report_input *in, int worker,
     if (rc == 0)
         rc = add_traceback(w, f, out);
     if (rc == 0)
+        rc = add_field(out, "peer lost", more->collateral);
+    if (rc == 0)
         rc = add_field(out, "last call", more->last_call);
     if (rc == 0)
         rc = add_field(out, "stderr", more->stderr_file);

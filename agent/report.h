@@ -50,6 +50,10 @@ void report_outcome(const struct lc_worker *w, char *out, size_t size);
  * asked for a stop. Reads the error files. 0 or -ENOMEM. */
 int report_write(const struct report_input *in, struct buf *out);
 
+/* Whether the next one may write to path, as far as can be told before it
+ * does; on failure e says why not. */
+int report_check_path(const char *path, struct err *e);
+
 /* The same as a JSON object in the file at path (also for a success),
  * replaced as a whole. */
 int report_write_json(

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -229,6 +230,10 @@ static int resolve(const char *path, char **out, struct err *e)
     if (is_there && !S_ISREG(st.st_mode))
         return err_set(
             e, -EINVAL, "cannot write %s: it is no regular file", path);
+    if (!is_there && lstat(path, &st) == 0)
+        return err_set(e, -ENOENT,
+            "cannot write %s: it is a symbolic link to what does not exist",
+            path);
     *out = is_there ? realpath(path, NULL) : strdup(path);
     return *out != NULL ? 0
                         : err_set(e, -errno, "cannot write %s: %s", path,
@@ -302,6 +307,20 @@ static int replace_file(
     }
     free(target);
     json_decref(value);
+    return rc;
+}
+
+int report_check_path(const char *path, struct err *e)
+{
+    char *target;
+    int rc = resolve(path, &target, e);
+
+    if (rc < 0)
+        return rc;
+    if (access(dirname(target), W_OK | X_OK) < 0)
+        rc = err_set(e, -errno, "cannot write %s: its folder: %s", path,
+            strerror(errno));
+    free(target);
     return rc;
 }
 

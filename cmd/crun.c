@@ -11,6 +11,7 @@
 #include "agent/agent.h"
 #include "agent/binding.h"
 #include "agent/front.h"
+#include "agent/report.h"
 #include "cmd/completion.h"
 #include "cmd/dry_run.h"
 #include "cmd/job_build.h"
@@ -71,6 +72,9 @@ static int launch(struct job *job, const struct options *o)
     struct err e = {0};
 
     if (o->has_report_bindings && print_bindings(job, &e) < 0)
+        return failed(&e);
+    if (!o->is_dry_run && job->report_path != NULL &&
+        report_check_path(job->report_path, &e) < 0)
         return failed(&e);
     if (!o->is_dry_run)
         return front_run(&job->inherited, run, job);

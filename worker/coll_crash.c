@@ -141,6 +141,10 @@ static void on_crash(int sig, siginfo_t *info, void *context)
     (void)context;
     while (index < NSIGNALS - 1 && signals[index].sig != sig)
         index++;
+    /* What another process sent, and the program does not want to hear. */
+    if (crash.before[index].sa_handler == SIG_IGN && info->si_code <= 0 &&
+        info->si_pid != crash.pid)
+        return;
     record(index, info);
     sigaction(sig, &crash.before[index], NULL);
     raise_again(sig, info); /* pending until this handler has returned */

@@ -151,17 +151,26 @@ bool coll_record_prepare(struct coll_record *r)
     return true;
 }
 
-/* Gives the finished file its name, unless another one has it. */
+/* Gives the finished file its name, unless another one has it: 1, 0, or a
+ * negative errno. There are file systems without hard links, and some of them
+ * cannot rename without replacing either. */
 static int publish(const char *temporary, const char *path)
 {
-    if (link(temporary, path) == 0 || errno == EEXIST) {
+    int rc = 0;
+
+    if (link(temporary, path) == 0) {
         unlink(temporary);
-        return 0;
+        return 1;
     }
-    /* A file system without hard links. */
-    if (rename(temporary, path) == 0)
-        return 0;
-    return -errno;
+    if (errno != EEXIST && syscall(SYS_renameat2, AT_FDCWD, temporary, AT_FDCWD,
+                               path, RENAME_NOREPLACE) == 0)
+        return 1;
+    if (errno != EEXIST && rename(temporary, path) == 0)
+        return 1;
+    if (errno != EEXIST)
+        rc = -errno;
+    unlink(temporary);
+    return rc;
 }
 
 /* PATH.TID, without snprintf(). */
@@ -179,23 +188,15 @@ static bool name_temporary(const char *path, char out[PATH_MAX])
     return true;
 }
 
-__attribute__((noinline)) int coll_record_write(
-    const struct coll_record *r, const char *message)
+static int write_file(
+    const char *path, const char *message, void *const *frames, int nframes)
 {
     struct out o = {.fd = -1};
-    void *frames[FRAMES_MAX];
-    char temporary[PATH_MAX];
     struct timespec now;
-    int nframes;
 
-    if (access(r->path, F_OK) == 0)
-        return 0; /* what was said first is nearer to the cause */
-    if (!name_temporary(r->path, temporary))
-        return -ENAMETOOLONG;
-    nframes = backtrace(frames, FRAMES_MAX);
     clock_gettime(CLOCK_REALTIME, &now);
-    o.fd = open(
-        temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    o.fd =
+        open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (o.fd < 0)
         return -errno;
     put(&o, "{\"message\": {\"message\": \"");
@@ -205,19 +206,44 @@ __attribute__((noinline)) int coll_record_write(
      */
     put_json(&o, message, strlen(message));
     put(&o, "\\n");
-    if (nframes > FRAMES_OURS)
-        put_stack(&o, frames + FRAMES_OURS, nframes - FRAMES_OURS);
+    if (nframes > 0)
+        put_stack(&o, frames, nframes);
     put(&o, "\", \"timestamp\": \"");
     put_decimal(&o, (uint64_t)now.tv_sec);
     put(&o, "\"}}}");
     flush(&o);
     if (close(o.fd) < 0 && o.rc == 0)
         o.rc = -errno; /* a remote file system may tell of it here only */
-    if (o.rc == 0)
-        o.rc = publish(temporary, r->path);
     if (o.rc < 0)
-        unlink(temporary);
+        unlink(path);
     return o.rc;
+}
+
+/* Walking a stack that is smashed may be the end: the message comes first. */
+__attribute__((noinline)) int coll_record_write(
+    const struct coll_record *r, const char *message)
+{
+    void *frames[FRAMES_MAX];
+    char temporary[PATH_MAX];
+    int nframes;
+    int rc;
+
+    if (access(r->path, F_OK) == 0)
+        return 0; /* what was said first is nearer to the cause */
+    if (!name_temporary(r->path, temporary))
+        return -ENAMETOOLONG;
+    rc = write_file(temporary, message, NULL, 0);
+    if (rc == 0)
+        rc = publish(temporary, r->path);
+    if (rc <= 0)
+        return rc;
+    nframes = backtrace(frames, FRAMES_MAX);
+    if (nframes > FRAMES_OURS &&
+        write_file(temporary, message, frames + FRAMES_OURS,
+            nframes - FRAMES_OURS) == 0 &&
+        rename(temporary, r->path) < 0)
+        unlink(temporary);
+    return 0;
 }
 
 coll_status_t coll_record_error(const char *message)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What crun says about a failure: on stderr, as JSON, to an outer launcher.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 63
+plan 68
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -197,10 +197,24 @@ if command -v python3 >/dev/null; then
 else
     skip 6 "no python3 here"
 fi
-run "$CRUN" --report no/such/folder/r.json true
-like "$err" 'cannot write no/such/folder/r.json: No such file' \
+run "$CRUN" --report no/such/folder/r.json touch began
+like "$err" 'cannot write no/such/folder/r.json: .*No such file' \
     "a report that cannot be written is told"
 is "$status" 1 "and is a failure"
+ok "$([[ ! -e began ]]; echo $?)" "before anything is started"
+mkdir gone
+run "$CRUN" --report gone/r.json sh -c 'rm -r gone'
+like "$err" 'cannot write gone/r.json: ' "a report's folder goes meanwhile: told"
+is "$status" 1 "and is a failure, too"
+ln -s nowhere dangling
+run "$CRUN" --report dangling true
+like "$status$err" '^1.*dangling: it is a symbolic link to what' \
+    "a report's name is no link to nothing"
+true >real
+ln -s real alias
+run "$CRUN" --report alias true
+like "$([[ -L alias ]] && cat real)" '"exit_code": 0' \
+    "a link to a file stays one"
 # One for a restart that cannot begin: of the round that failed.
 run "$CRUN" --log_dir moved --report early.json --exit_code cause \
     --max_restarts 1 sh -c 'mv moved away; touch moved; exit 5'

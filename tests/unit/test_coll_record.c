@@ -362,6 +362,61 @@ START_TEST(signal_that_somebody_sent_is_no_fault)
 }
 END_TEST
 
+/* The kernel needs no stack to deliver the signal, since the handler has one
+ * of its own; whoever walks this one is ended by it. */
+static void fault_without_stack(void)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("mov $0x10, %%rsp\n\tmov $0x10, %%rbp\n\tud2" ::
+                         : "memory");
+#elif defined(__aarch64__)
+    __asm__ volatile("mov x9, #0x10\n\tmov sp, x9\n\tmov x29, x9\n\tudf #0" ::
+                         : "memory");
+#else
+    fault_ill();
+#endif
+}
+
+START_TEST(smashed_stack_does_not_keep_the_message_from_being_written)
+{
+    int status = run_in_child(fault_without_stack);
+
+    ck_assert(WIFSIGNALED(status));
+    ck_assert_int_eq(strncmp(read_message(), "signal 4 (SIGILL)", 17), 0);
+}
+END_TEST
+
+static void ignore_what_others_send(void)
+{
+    int status;
+    pid_t pid;
+
+    signal(SIGBUS, SIG_IGN);
+    if (coll_install_crash_handler() != COLL_OK)
+        _exit(100);
+    pid = fork();
+    if (pid == 0)
+        _exit(kill(getppid(), SIGBUS));
+    waitpid(pid, &status, 0);
+    _exit(access(path, F_OK) == 0 ? 102 : 0);
+}
+
+/* Without run_in_child(): the handler comes after the program's choice. */
+START_TEST(ignored_signal_is_no_crash)
+{
+    int status;
+    pid_t pid = fork();
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        default_handlers();
+        ignore_what_others_send();
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
 static void record_and_crash(void)
 {
     coll_record_error("the real reason");
@@ -534,6 +589,9 @@ int main(void)
     tcase_add_loop_test(
         crash, crash_is_recorded_and_ends_by_its_signal, 0, ncrashes);
     tcase_add_test(crash, signal_that_somebody_sent_is_no_fault);
+    tcase_add_test(
+        crash, smashed_stack_does_not_keep_the_message_from_being_written);
+    tcase_add_test(crash, ignored_signal_is_no_crash);
     tcase_add_test(crash, crash_does_not_replace_what_was_said);
     tcase_add_test(crash, overflow_of_the_stack_is_recorded);
     tcase_add_test(crash, threads_that_crash_at_once_leave_one_whole_file);

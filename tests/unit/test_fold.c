@@ -154,6 +154,25 @@ START_TEST(ranks_that_left_are_not_waited_for)
 }
 END_TEST
 
+START_TEST(ranks_to_come_are_waited_for)
+{
+    ck_assert_int_eq(fold_create(&fold, 3, on_line, &nranks_now), 0);
+    nranks_now = 3;
+    fold_hold(fold);
+    fold_join(fold, 0);
+    add(0, "x\n");
+    fold_join(fold, 1);
+    add(1, "x\n");
+    fold_leave(fold, 1);
+    ck_assert_str_eq(seen, "");
+    fold_join(fold, 2);
+    fold_unhold(fold);
+    ck_assert_str_eq(seen, "");
+    add(2, "x\n");
+    ck_assert_str_eq(seen, "0-2:x\n");
+}
+END_TEST
+
 START_TEST(memory_is_bounded)
 {
     char line[1024];
@@ -264,6 +283,7 @@ int main(void)
     tcase_add_test(t, one_rank_twice_is_two_lines);
     tcase_add_test(t, a_wait_is_bounded);
     tcase_add_test(t, ranks_that_left_are_not_waited_for);
+    tcase_add_test(t, ranks_to_come_are_waited_for);
     tcase_add_test(t, memory_is_bounded);
     tcase_add_test(t, sets_as_text);
     tcase_add_loop_test(t, random_writers, 0, 40);

@@ -280,6 +280,18 @@ START_TEST(failures_come_in_order_then_who_ended_on_account_of_them)
 }
 END_TEST
 
+START_TEST(first_failure_says_which_peer_it_has_lost)
+{
+    lc.first_failure = 2;
+    set(2, LC_OUT_COLLATERAL, 1 << 8, 0);
+    workers[2].collateral = "all_reduce: rank 9 is gone";
+    ck_assert_int_eq(report_write(&in, &text), 0);
+    ck_assert_int_eq(buf_append(&text, "", 1), 0);
+    ck_assert_ptr_nonnull(strstr(
+        buf_bytes(&text), "\n  peer lost : all_reduce: rank 9 is gone\n"));
+}
+END_TEST
+
 START_TEST(equal_words_of_many_ranks_share_a_line)
 {
     lc.first_failure = 3;
@@ -563,6 +575,7 @@ int main(void)
     tcase_add_loop_test(t, error_file_that_is_no_file_is_not_waited_for, 0, 2);
     tcase_add_test(t, failures_come_in_order_then_who_ended_on_account_of_them);
     tcase_add_test(t, equal_words_of_many_ranks_share_a_line);
+    tcase_add_test(t, first_failure_says_which_peer_it_has_lost);
     tcase_add_test(t, words_of_other_failures_are_bounded);
     tcase_add_test(t, earlier_rounds_and_the_end_of_restarts_are_told);
     tcase_add_test(t, round_that_never_began_is_not_counted);
