@@ -80,6 +80,7 @@ struct console {
 };
 
 static void wake(struct console *c);
+static void tick_in(struct console *c, uint64_t due_ns);
 
 /* --- Sinks -------------------------------------------------------------- */
 
@@ -222,6 +223,19 @@ static void sink_flush(struct console *c, struct console_sink *k)
         sink_break(c, k, rc);
 }
 
+/* Unfinished lines did not age while nobody could see them. */
+static void watch_partial_lines(struct console *c, const struct console_sink *k)
+{
+    for (struct ring *r = c->streams.next; r != &c->streams; r = r->next) {
+        struct console_stream *s = RING_OBJECT(r, struct console_stream, all);
+
+        if (s->sink != k || !line_stream_is_partial(&s->lines))
+            continue;
+        s->lines.since_ns = clock_now_ns();
+        tick_in(c, LINES_PARTIAL_MS * CLOCK_NS_PER_MS);
+    }
+}
+
 static void on_writable(uv_poll_t *handle, int status, int events)
 {
     struct console *c = handle->data;
@@ -234,8 +248,10 @@ static void on_writable(uv_poll_t *handle, int status, int events)
         if (!k->is_blocked)
             continue;
         sink_flush(c, k);
-        if (k->is_broken || k->lines.queue.len == 0)
+        if (k->is_broken || k->lines.queue.len == 0) {
             sink_watch(c, k, false);
+            watch_partial_lines(c, k);
+        }
         if (k->is_broken || k->lines.queue.len >= CONSOLE_QUEUE_MAX / 2)
             continue;
         for (struct ring *r = c->streams.next; r != &c->streams; r = r->next) {
@@ -439,9 +455,10 @@ static uint64_t partial_due_ns(struct console_stream *s, uint64_t now_ns)
     if (s->sink == NULL || s->sink->is_broken ||
         !line_stream_is_partial(&s->lines))
         return UINT64_MAX;
-    /* Its rest may be there, and nobody would see it sooner. */
+    /* Its rest may be there, and nobody would see it sooner:
+     * watch_partial_lines(). */
     if (s->is_waiting || s->sink->is_blocked)
-        s->lines.since_ns = now_ns;
+        return UINT64_MAX;
     return line_stream_due_ns(&s->lines, &s->sink->lines, now_ns);
 }
 
