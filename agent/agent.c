@@ -45,8 +45,10 @@
  * the agent opens now and then. */
 #define FDS_OF_WORKER 8
 #define FDS_OF_AGENT 64
-/* With fewer, libuv aborts instead of failing. */
+/* With fewer, workers could not be started, or not meet; and libuv aborts
+ * instead of failing. */
 #define FDS_LEAST 16
+#define FDS_LEAST_OF_WORKER 6
 
 /* What is held for a worker of the present round. */
 struct agent_worker {
@@ -88,6 +90,7 @@ struct agent {
     bool has_told_failure;
     bool has_told_proc;
     bool is_finishing; /* the last output is being written */
+    bool is_output_taken; /* and so is the report */
     bool is_over; /* nothing is left to be done */
 };
 
@@ -187,13 +190,10 @@ static const char *run_id(const struct agent *a)
     return a->job->run_id != NULL ? a->job->run_id : a->run_id;
 }
 
-/* Reports the end on stderr, in the file that --report names, and to whoever
- * started crun as a worker. */
-static void write_reports(struct agent *a, const struct report_input *in)
+/* Reports the end on stderr. */
+static void say_report(struct agent *a, const struct report_input *in)
 {
-    const char *parent = a->job->parent_error_file;
     struct buf text;
-    struct err e;
 
     buf_init(&text, REPORT_MAX);
     if (report_write(in, &text) < 0)
@@ -201,6 +201,15 @@ static void write_reports(struct agent *a, const struct report_input *in)
     if (text.len > 0)
         output_say(a->output, buf_bytes(&text), text.len);
     buf_fini(&text);
+}
+
+/* Likewise in the file that --report names, and to whoever started crun as a
+ * worker. */
+static void write_reports(struct agent *a, const struct report_input *in)
+{
+    const char *parent = a->job->parent_error_file;
+    struct err e;
+
     if (a->job->report_path != NULL &&
         report_write_json(in, a->job->report_path, &e) < 0) {
         log_error("agent", "%s", e.msg);
@@ -224,7 +233,8 @@ static int64_t new_oom_kills(const struct agent *a)
 }
 
 /* Gathers what is known of the last round. */
-static void report_end(struct agent *a)
+static void report_end(struct agent *a,
+    void (*tell)(struct agent *a, const struct report_input *in))
 {
     size_t nproc = (size_t)a->job->nproc;
     struct report_worker *workers = calloc(nproc, sizeof(*workers));
@@ -254,7 +264,7 @@ static void report_end(struct agent *a)
             workers[i].last_call = last_call;
     }
     if (workers != NULL && last_calls != NULL)
-        write_reports(a, &in);
+        tell(a, &in);
     else
         log_error("agent", "out of memory: there is no report");
     free(last_calls);
@@ -274,9 +284,21 @@ static void on_output_written(void *arg)
     end_loop(arg);
 }
 
+/* The report comes behind what the workers wrote. */
+static void on_output_taken(void *arg)
+{
+    struct agent *a = arg;
+
+    a->is_output_taken = true;
+    report_end(a, say_report);
+    output_flush(a->output, on_output_written, a);
+}
+
 /* Nobody reads it. */
 static void give_up_output(struct agent *a)
 {
+    if (!a->is_output_taken)
+        report_end(a, say_report);
     if (a->exit_code == 0)
         a->exit_code = 1;
     end_loop(a);
@@ -309,10 +331,10 @@ static void finish(struct agent *a)
         end_loop(a);
         return;
     }
-    report_end(a);
+    report_end(a, write_reports);
     if (a->life.stop_signal != 0)
         limit_output(a);
-    output_finish(a->output, on_output_written, a);
+    output_finish(a->output, on_output_taken, a);
 }
 
 /* --- Events ------------------------------------------------------------- */
@@ -893,11 +915,13 @@ int agent_run(const struct job *job)
     struct err e = {0};
     int rc;
 
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < FDS_LEAST) {
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 &&
+        files.rlim_cur < FDS_LEAST + FDS_LEAST_OF_WORKER * (rlim_t)job->nproc) {
         fprintf(stderr,
             "crun: error: the limit of open files is %d, and crun needs at "
-            "least %d: raise it with ulimit -n\n",
-            (int)files.rlim_cur, FDS_LEAST);
+            "least %d for %d workers: raise it with ulimit -n\n",
+            (int)files.rlim_cur, FDS_LEAST + FDS_LEAST_OF_WORKER * job->nproc,
+            job->nproc);
         return 1;
     }
     rc = uv_loop_init(&a.loop);

@@ -37,6 +37,8 @@
 #include "rendezvous/base/log.h"
 
 #define TTY_PIECE 256
+/* Of crun's own lines and its report, while nobody reads. */
+#define OWN_WAITING_MAX ((size_t)8 << 20)
 /* A file is given so much at a time, while more may come in the same turn of
  * the loop: few large writes cost less than many small ones. */
 #define FILE_BATCH (256 * 1024)
@@ -62,6 +64,7 @@ struct console {
     struct console_sink sinks[2]; /* [1] is unused when 1 and 2 are one file */
     struct console_sink *of_fd[2]; /* for descriptors 1 and 2 */
     struct line_stream own; /* crun's own lines */
+    size_t own_waiting; /* bytes of them since stderr was last written out */
     struct buf prefix; /* with the time, of whoever is at it */
     struct buf folded_prefix; /* of the line that leaves a fold; that happens
                                * while somebody is at the other one */
@@ -73,8 +76,9 @@ struct console {
     uint64_t tick_ns; /* when it fires, while it is active */
     uv_poll_t writable_poll;
     int writable_epoll; /* -1 until a sink was full */
-    void (*finish_cb)(void *arg);
-    void *finish_arg;
+    bool (*is_awaited)(const struct console *c); /* NULL: nothing is */
+    void (*awaited_cb)(void *arg);
+    void *awaited_arg;
     bool has_lost_output;
     int nhandles; /* not closed yet; the last one frees */
 };
@@ -214,6 +218,8 @@ static void sink_flush(struct console *c, struct console_sink *k)
             break;
         buf_consume(&k->lines.queue, (size_t)n);
     }
+    if (k == c->of_fd[1] && k->lines.queue.len == 0)
+        c->own_waiting = 0;
     if (n < 0 && n != -EAGAIN)
         sink_break(c, k, (int)n);
     if (k->is_broken || k->lines.queue.len == 0)
@@ -408,6 +414,17 @@ static int take_folded(
     return rc;
 }
 
+/* The last line, that nobody has seen a part of, is one like any other. */
+static void end_folded(struct console_stream *s)
+{
+    struct buf *pending = &s->lines.pending;
+
+    if (s->lines.is_cut || pending->len >= LINES_PIECE_MAX)
+        fold_flush_rank(s->sink->fold, s->local_rank);
+    else if (take_folded(s, "\n", 1, clock_now_ns()) < 0)
+        s->console->has_lost_output = true;
+}
+
 static bool is_folded(const struct console_stream *s)
 {
     return s->sink != NULL && s->sink->fold != NULL && s->is_prefixed;
@@ -513,17 +530,37 @@ static void run_ready(struct console *c)
     }
 }
 
-static void check_finished(struct console *c)
+static bool is_taken(const struct console *c)
 {
-    void (*cb)(void *arg) = c->finish_cb;
+    for (struct ring *r = c->streams.next; r != &c->streams; r = r->next)
+        if (RING_OBJECT(r, struct console_stream, all)->sink == c->of_fd[1])
+            return false;
+    return true;
+}
 
-    if (cb == NULL || !ring_is_empty(&c->streams))
-        return;
+static bool is_written(const struct console *c)
+{
     for (int i = 0; i < 2; i++)
         if (!c->sinks[i].is_broken && c->sinks[i].lines.queue.len > 0)
-            return;
-    c->finish_cb = NULL;
-    cb(c->finish_arg);
+            return false;
+    return ring_is_empty(&c->streams);
+}
+
+static void check_awaited(struct console *c)
+{
+    if (c->is_awaited == NULL || !c->is_awaited(c))
+        return;
+    c->is_awaited = NULL;
+    c->awaited_cb(c->awaited_arg);
+}
+
+static void await(struct console *c, bool (*what)(const struct console *c),
+    void (*cb)(void *arg), void *arg)
+{
+    c->is_awaited = what;
+    c->awaited_cb = cb;
+    c->awaited_arg = arg;
+    wake(c);
 }
 
 static void on_wake_timer(uv_timer_t *timer)
@@ -534,7 +571,7 @@ static void on_wake_timer(uv_timer_t *timer)
     for (int i = 0; i < 2; i++)
         if (!c->sinks[i].is_blocked)
             sink_flush(c, &c->sinks[i]);
-    check_finished(c);
+    check_awaited(c);
 }
 
 static void wake(struct console *c)
@@ -617,7 +654,7 @@ void console_stream_close(struct console_stream *s)
     if (k != NULL && !k->is_broken) {
         refresh_prefix(s);
         if (is_folded(s) && line_stream_is_partial(&s->lines))
-            fold_flush_rank(k->fold, s->local_rank);
+            end_folded(s);
         if (line_stream_end(&s->lines, &k->lines, clock_now_ns()) < 0) {
             c->has_lost_output = true;
             log_error("console", "out of memory: a worker's last line is lost");
@@ -712,8 +749,9 @@ void console_say(struct console *c, const char *lines, size_t len)
 {
     struct console_sink *k = c->of_fd[1];
 
-    if (k->is_broken || k->lines.queue.len >= 2 * CONSOLE_QUEUE_MAX)
+    if (k->is_broken || c->own_waiting + len > OWN_WAITING_MAX)
         return; /* nobody reads */
+    c->own_waiting += len;
     if (line_stream_take(&c->own, &k->lines, lines, len, clock_now_ns()) == 0)
         sink_flush(c, k);
 }
@@ -723,11 +761,14 @@ bool console_has_lost_output(const struct console *c)
     return c->has_lost_output;
 }
 
-void console_finish(struct console *c, void (*cb)(void *arg), void *arg)
+void console_when_taken(struct console *c, void (*cb)(void *arg), void *arg)
 {
-    c->finish_cb = cb;
-    c->finish_arg = arg;
-    wake(c);
+    await(c, is_taken, cb, arg);
+}
+
+void console_when_written(struct console *c, void (*cb)(void *arg), void *arg)
+{
+    await(c, is_written, cb, arg);
 }
 
 static void on_closed(uv_handle_t *handle)

@@ -22,7 +22,7 @@
 
 #include "agent/lines.h"
 #include "agent/prefix.h"
-#include "agent/ring.h"
+#include "rendezvous/base/ring.h"
 
 #define CONSOLE_QUEUE_MAX (1024 * 1024)
 
@@ -102,11 +102,15 @@ void console_stream_close(struct console_stream *s);
 /* Puts whole lines of crun's own on stderr, in order with the workers'. */
 void console_say(struct console *c, const char *lines, size_t len);
 
+/* Calls cb from the loop when no stream to descriptor 2 is open. */
+void console_when_taken(struct console *c, void (*cb)(void *arg), void *arg);
+
 /*
  * Calls cb from the loop when no stream is open and all is written or has no
- * reader. A sink that is not read keeps that from happening.
+ * reader. A sink that is not read keeps that from happening. One of the two
+ * calls at a time.
  */
-void console_finish(struct console *c, void (*cb)(void *arg), void *arg);
+void console_when_written(struct console *c, void (*cb)(void *arg), void *arg);
 
 /* True if bytes were lost because a sink could not be written to though
  * its reader had not gone. */

@@ -446,8 +446,7 @@ int lifecycle_cause_code(const struct lifecycle *lc)
                                     : lifecycle_exit_code(lc);
     first = &lc->workers[lc->first_failure];
     if (first->outcome == LC_OUT_NOT_BEGUN)
-        return first->start_error == ENOENT ? PROGRAM_EXIT_NOT_FOUND
-                                            : PROGRAM_EXIT_NOT_EXECUTABLE;
+        return program_start_code(first->start_error);
     return WIFSIGNALED(first->wait_status) ? 128 + WTERMSIG(first->wait_status)
                                            : WEXITSTATUS(first->wait_status);
 }

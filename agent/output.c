@@ -311,7 +311,12 @@ void output_say(struct output *o, const char *lines, size_t len)
 void output_finish(struct output *o, void (*cb)(void *arg), void *arg)
 {
     sources_end(o->sources);
-    console_finish(o->console, cb, arg);
+    console_when_taken(o->console, cb, arg);
+}
+
+void output_flush(struct output *o, void (*cb)(void *arg), void *arg)
+{
+    console_when_written(o->console, cb, arg);
 }
 
 bool output_has_lost(const struct output *o)

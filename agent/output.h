@@ -78,11 +78,14 @@ void output_say(struct output *o, const char *lines, size_t len);
 /*
  * Call when no worker is left. Takes in what the pipes and files still hold,
  * without waiting for the ends of pipes that a stranger may keep open, and
- * calls cb (perhaps at once) when all of it is written or has no reader. A
- * console that is not read keeps that from happening: whoever asked for the
- * end decides how long to wait. output_say() still works meanwhile.
+ * calls cb when all that goes to stderr is in: what is said then comes behind
+ * it. A console that is not read keeps that from happening: whoever asked for
+ * the end decides how long to wait.
  */
 void output_finish(struct output *o, void (*cb)(void *arg), void *arg);
+
+/* After that: calls cb when everything is written or has no reader. */
+void output_flush(struct output *o, void (*cb)(void *arg), void *arg);
 
 /* True if bytes were lost: a console or file could not be written to, though
  * its reader had not gone. */

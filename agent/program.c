@@ -361,3 +361,18 @@ void program_fini(struct program *p)
     p->path = NULL;
     p->argv = NULL;
 }
+
+int program_start_code(int error)
+{
+    switch (error) {
+    case EAGAIN:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+        return 1;
+    case ENOENT:
+        return PROGRAM_EXIT_NOT_FOUND;
+    default:
+        return PROGRAM_EXIT_NOT_EXECUTABLE;
+    }
+}

@@ -29,6 +29,11 @@ struct program {
 #define PROGRAM_EXIT_NOT_EXECUTABLE 126
 #define PROGRAM_EXIT_NOT_FOUND 127
 
+/* The exit code of a program that fork or exec could not start, from the
+ * errno: one of those, as in a shell; 1 where the machine was short of
+ * something. */
+int program_start_code(int error);
+
 /*
  * args is the command line from the program on, ended by NULL, and must
  * outlive *p. Nothing is started. On failure e says why, with exit code 127

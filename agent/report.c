@@ -350,6 +350,16 @@ static int add_fields(const struct report_input *in, int worker,
     return rc;
 }
 
+/* Whose end it is; a program's name may be anything. */
+static int add_title(const struct report_input *in, struct buf *out)
+{
+    int rc = add(out, "crun: ");
+
+    return rc == 0 ? plain_text_append(
+                         out, in->title, strnlen(in->title, FIELD_MAX))
+                   : rc;
+}
+
 static int add_first_failure(const struct report_input *in, struct buf *out)
 {
     int worker = in->life->first_failure;
@@ -359,15 +369,17 @@ static int add_first_failure(const struct report_input *in, struct buf *out)
     int rc;
 
     report_outcome(w, how, sizeof(how));
+    rc = add_title(in, out);
+    if (rc < 0)
+        return rc;
     if (w->outcome == LC_OUT_NOT_BEGUN)
-        rc = add(out, "crun: %s FAILED: rank %d (local rank %d, host %s) %s\n",
-            in->title, in->rank_base + worker, worker, in->host, how);
+        rc = add(out, " FAILED: rank %d (local rank %d, host %s) %s\n",
+            in->rank_base + worker, worker, in->host, how);
     else
         rc = add(out,
-            "crun: %s FAILED: rank %d (local rank %d, pid %d, host %s) failed "
-            "first: %s after %.3f s\n",
-            in->title, in->rank_base + worker, worker, (int)w->pid, in->host,
-            how,
+            " FAILED: rank %d (local rank %d, pid %d, host %s) failed first: "
+            "%s after %.3f s\n",
+            in->rank_base + worker, worker, (int)w->pid, in->host, how,
             (double)(w->ended_ns - w->started_ns) / (double)CLOCK_NS_PER_S);
     if (rc < 0)
         return rc;
@@ -454,12 +466,13 @@ static int write_all(
         lines[lc->first_failure].is_told = true;
         rc = add_first_failure(in, out);
     }
+    if (rc == 0 && (lc->stop_signal != 0 || lc->is_parent_lost))
+        rc = add_title(in, out);
     if (rc == 0 && lc->stop_signal != 0)
-        rc = add(out, "crun: %s was stopped by %s sent to crun\n", in->title,
+        rc = add(out, " was stopped by %s sent to crun\n",
             signal_name(lc->stop_signal));
     else if (rc == 0 && lc->is_parent_lost)
-        rc =
-            add(out, "crun: %s was stopped since crun was killed\n", in->title);
+        rc = add(out, " was stopped since crun was killed\n");
     if (rc == 0)
         rc = add_others(in, lines, out);
     if (rc == 0)

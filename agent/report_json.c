@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,8 +68,7 @@ static double unix_seconds(const struct report_input *in, uint64_t ns)
 static int exit_code_of(const struct lc_worker *w)
 {
     if (w->outcome == LC_OUT_NOT_BEGUN)
-        return w->start_error == ENOENT ? PROGRAM_EXIT_NOT_FOUND
-                                        : PROGRAM_EXIT_NOT_EXECUTABLE;
+        return program_start_code(w->start_error);
     return WIFSIGNALED(w->wait_status) ? -WTERMSIG(w->wait_status)
                                        : WEXITSTATUS(w->wait_status);
 }
@@ -268,18 +266,26 @@ static int write_file(const json_t *value, size_t flags, int fd)
     return rc;
 }
 
-static int write_beside(const json_t *value, size_t flags, const char *path)
+/* A new file in the same folder. *beside is the caller's, also on failure. */
+static int create_beside(const char *path, char **beside)
 {
-    char *beside = NULL;
-    int rc;
     int fd;
 
-    if (asprintf(&beside, "%s.XXXXXX", path) < 0)
+    if (asprintf(beside, "%s.XXXXXX", path) < 0) {
+        *beside = NULL;
         return -ENOMEM;
-    fd = mkostemp(beside, O_CLOEXEC);
-    if (fd < 0) {
-        rc = -errno;
-    } else {
+    }
+    fd = mkostemp(*beside, O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+static int write_beside(const json_t *value, size_t flags, const char *path)
+{
+    char *beside;
+    int fd = create_beside(path, &beside);
+    int rc = fd;
+
+    if (fd >= 0) {
         rc = write_file(value, flags, fd);
         if (rc == 0 && rename(beside, path) < 0)
             rc = -errno;
@@ -312,14 +318,21 @@ static int replace_file(
 
 int report_check_path(const char *path, struct err *e)
 {
+    char *beside = NULL;
     char *target;
     int rc = resolve(path, &target, e);
+    int fd;
 
     if (rc < 0)
         return rc;
-    if (access(dirname(target), W_OK | X_OK) < 0)
-        rc = err_set(e, -errno, "cannot write %s: its folder: %s", path,
-            strerror(errno));
+    fd = create_beside(target, &beside);
+    if (fd < 0) {
+        rc = err_set(e, fd, "cannot write %s: %s", path, strerror(-fd));
+    } else {
+        close(fd);
+        unlink(beside);
+    }
+    free(beside);
     free(target);
     return rc;
 }

@@ -3,7 +3,7 @@
 # shellcheck disable=SC2016 # workers' shells expand these
 . "${BASH_SOURCE%/*}/tap.sh"
 . "${BASH_SOURCE%/*}/write_lines.sh"
-plan 52
+plan 53
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1 TMPDIR=$TMP
@@ -261,7 +261,7 @@ ranks_of()
 run "$CRUN" --nproc_per_node=4 --tee 1 --log_dir fold1 --fold sh -c \
     "$meet"'echo same; echo $RANK; printf end'
 is "$(ranks_of same)" 0,1,2,3 "--fold with --tee"
-is "$(grep -c end <<<"$out")" 4 "--fold: unfinished lines are whole"
+is "$(ranks_of end)" 0,1,2,3 "--fold: unfinished lines are whole"
 rm m.*
 run "$CRUN" --nproc_per_node=4 --fold sh -c \
     "$meet"'[ $RANK = 2 ] || echo same; echo all'
@@ -270,6 +270,9 @@ is "$(ranks_of same) $(ranks_of all)" "0,1,3 0,1,2,3" \
 [[ $(wc -l <<<"$out") -lt 7 ]]
 ok $? "--fold without tee: fewer lines than were written"
 rm m.*
+run "$CRUN" --nproc_per_node=5 --fold sh -c 'echo same; printf end'
+[[ $(grep -c end <<<"$out") -lt 5 ]]
+ok $? "--fold: a last line without its newline is folded, too" || diag "$out"
 run "$CRUN" --nproc_per_node=8 --fold --timestamps sh -c \
     "$meet"'[ $((RANK % 2)) = 0 ] || echo odd; head -c 70000 /dev/zero | tr "\0" z
      echo; echo'

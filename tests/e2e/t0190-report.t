@@ -1,7 +1,7 @@
 #!/bin/bash
 # What crun says about a failure: on stderr, as JSON, to an outer launcher.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 68
+plan 74
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -165,6 +165,23 @@ run "$CRUN" --log_dir logs "$HELPERS/coll_fail" 0 abort 'the real reason'
 like "$err" 'failed first: signal 6 \(SIGABRT\)' "what was said first: the end"
 like "$err" '^  traceback : the real reason$' "what was said first stays"
 
+# --- Its place -------------------------------------------------------------
+
+# last_line: the output's last line up to its colon, and how often the report
+# is there.
+last_line() { echo "$(tail -n 1 both | cut -c 3-11) $(grep -a -c FAILED both)"; }
+"$CRUN" -t 3 --log_dir logs sh -c 'echo a; printf cut; exit 1' 2>&1 | cat >both
+is "$(last_line)" "stderr    1" "the report is behind a followed file's last line"
+"$CRUN" -t 3 --log_dir logs sh -c 'seq 1 300000; exit 1' 2>&1 |
+    (sleep 0.5; cat >both)
+is "$(last_line)" "stderr    1" "and behind what a slow reader has not read yet"
+"$CRUN" --timestamps -t 1 --log_dir logs sh -c 'yes "" | head -c 2000000; exit 1' \
+    2>&1 | (sleep 0.5; cat >both)
+is "$(last_line)" "traceback 1" "many short lines do not push it out"
+cp "$(type -P false)" "$(printf 'odd\n\033name')"
+run "$CRUN" --no_python "./$(printf 'odd\n\033name')"
+like "$err" '^crun: \./odd\\x0a\\x1bname FAILED' "a program's odd name is shown"
+
 # --- Hints -----------------------------------------------------------------
 
 run "$CRUN" --redirects 2 --log_dir logs sh -c 'echo "x: error while loading \
@@ -203,6 +220,10 @@ like "$err" 'cannot write no/such/folder/r.json: .*No such file' \
 is "$status" 1 "and is a failure"
 ok "$([[ ! -e began ]]; echo $?)" "before anything is started"
 mkdir gone
+run sh -c "mkdir cwd; cd cwd; rmdir ../cwd; '$CRUN' --report r.json touch '$TMP/began'"
+like "$status$err" '^1.*cannot write r.json: No such file' \
+    "a report in a folder that is gone: told"
+ok "$([[ ! -e began ]]; echo $?)" "before anything is started, too"
 run "$CRUN" --report gone/r.json sh -c 'rm -r gone'
 like "$err" 'cannot write gone/r.json: ' "a report's folder goes meanwhile: told"
 is "$status" 1 "and is a failure, too"

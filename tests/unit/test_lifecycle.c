@@ -488,6 +488,25 @@ START_TEST(exit_status_can_be_that_of_the_cause)
 }
 END_TEST
 
+START_TEST(shortage_is_not_the_programs_fault)
+{
+    static const struct {
+        int error;
+        int code;
+    } starts[] = {{ENOENT, 127}, {EACCES, 126}, {ENOEXEC, 126}, {EAGAIN, 1},
+        {EMFILE, 1}, {ENFILE, 1}, {ENOMEM, 1}};
+
+    for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
+        lifecycle_fini(&lc);
+        set_up();
+        post((struct lc_event){
+            .kind = LC_EV_START_FAILED, .worker = 1, .error = starts[i].error});
+        ck_assert_int_eq(lc.first_failure, 1);
+        ck_assert_int_eq(lifecycle_cause_code(&lc), starts[i].code);
+    }
+}
+END_TEST
+
 START_TEST(names_are_those_of_the_lists)
 {
     ck_assert_str_eq(lc_state_name(LC_SWEEPING), "SWEEPING");
@@ -525,6 +544,7 @@ int main(void)
     tcase_add_loop_test(t, exit_status_can_be_that_of_the_cause, 0, 2);
     tcase_add_test(t, unkillable_worker_is_given_up_and_said_so);
     tcase_add_loop_test(t, any_sequence_of_events_ends, 0, 500);
+    tcase_add_test(t, shortage_is_not_the_programs_fault);
     tcase_add_test(t, names_are_those_of_the_lists);
     return unit_run("lifecycle", t);
 }

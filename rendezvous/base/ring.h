@@ -2,8 +2,8 @@
  * A list through its members: each embeds a link, and the list is a link of
  * its own, so that a member can leave without knowing which list it is in.
  */
-#ifndef CRUN_AGENT_RING_H
-#define CRUN_AGENT_RING_H
+#ifndef CRUN_BASE_RING_H
+#define CRUN_BASE_RING_H
 
 #include <stdbool.h>
 #include <stddef.h>
