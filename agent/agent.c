@@ -937,6 +937,10 @@ int agent_run(const struct job *job)
         start_workers(&a);
         while (!a.is_over) {
             uv_run(&a.loop, UV_RUN_DEFAULT);
+            /* The loop runs timers without a look at descriptors when a
+             * signal has ended its wait: a stop may have come before. */
+            if (a.is_round_due && !a.is_over)
+                uv_run(&a.loop, UV_RUN_NOWAIT);
             if (a.is_round_due && !a.is_over)
                 begin_next_round(&a);
         }
