@@ -276,15 +276,15 @@ bad=0
 for _ in 1 2 3; do
     fresh
     mkfifo console
-    "$CRUN" --max_restarts=1 --restart_delay=0.5 sh -c '
+    "$CRUN" --max_restarts=1 --restart_delay=1 sh -c '
         echo x >>starts; [ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0
         seq 100000; exit 3' >console 2>err &
     front=$!
     exec 6<console
+    until agent=$(children_of $front) && [[ -n $agent ]]; do sleep 0.01; done
     until grep -q 'restart 1 of 1' err; do sleep 0.01; done
-    agent=$(children_of $front)
     kill -STOP $agent
-    sleep 0.7
+    sleep 1.2
     kill -TERM $front
     sleep 0.1
     kill -CONT $agent

@@ -1,0 +1,827 @@
+/* See membership.h. */
+#include "rendezvous/membership.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "rendezvous/base/clock.h"
+
+#define MS CLOCK_NS_PER_MS
+
+static void gather(struct membership *ms, uint64_t now_ns);
+static void check_over(struct membership *ms, uint64_t now_ns);
+
+void membership_init(struct membership *ms,
+    const struct membership_settings *settings,
+    const struct membership_callbacks *callbacks, void *arg, uint64_t now_ns)
+{
+    *ms = (struct membership){.settings = *settings,
+        .callbacks = *callbacks,
+        .arg = arg,
+        .phase_ns = now_ns,
+        .round = -1,
+        .delay_ms = settings->restart_delay_ms,
+        .check_ns = UINT64_MAX};
+    ring_init(&ms->members);
+}
+
+void membership_fini(struct membership *ms)
+{
+    while (!ring_is_empty(&ms->members)) {
+        struct member *m = RING_OBJECT(ms->members.next, struct member, link);
+
+        ring_remove(&m->link);
+        free(m);
+    }
+    free(ms->group);
+    ms->group = NULL;
+}
+
+/* --- Messages ----------------------------------------------------------- */
+
+static void send_to(
+    struct membership *ms, struct member *m, const struct node_msg *msg)
+{
+    ms->callbacks.send(ms->arg, m, msg);
+}
+
+/* To the nodes of the round that are still there, but one (NULL: all). */
+static void send_to_group(
+    struct membership *ms, const struct node_msg *msg, const struct member *but)
+{
+    for (int i = 0; i < ms->group_size; i++)
+        if (ms->group[i] != NULL && ms->group[i] != but)
+            send_to(ms, ms->group[i], msg);
+}
+
+static void send_to_all(struct membership *ms, const struct node_msg *msg)
+{
+    for (struct ring *r = ms->members.next; r != &ms->members; r = r->next)
+        send_to(ms, RING_OBJECT(r, struct member, link), msg);
+}
+
+static void enter(
+    struct membership *ms, enum membership_phase phase, uint64_t now_ns)
+{
+    ms->phase = phase;
+    ms->phase_ns = now_ns;
+}
+
+__attribute__((format(printf, 4, 5))) static void close_job(
+    struct membership *ms, int result, uint64_t now_ns, const char *fmt, ...)
+{
+    struct node_msg msg = {.kind = NODE_CLOSED, .result = result};
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(ms->why, sizeof(ms->why), fmt, ap);
+    va_end(ap);
+    ms->result = result;
+    memcpy(msg.text, ms->why, sizeof(msg.text));
+    enter(ms, MEMBERSHIP_CLOSED, now_ns);
+    send_to_all(ms, &msg);
+}
+
+/* --- Order -------------------------------------------------------------- */
+
+/* As people count: node2 is before node10. */
+static int compare_natural(const char *a, const char *b)
+{
+    while (*a != '\0' && *b != '\0') {
+        if (isdigit((unsigned char)*a) && isdigit((unsigned char)*b)) {
+            size_t na, nb;
+            int c;
+
+            a += strspn(a, "0");
+            b += strspn(b, "0");
+            na = strspn(a, "0123456789");
+            nb = strspn(b, "0123456789");
+            c = na != nb ? (na < nb ? -1 : 1) : memcmp(a, b, na);
+            if (c != 0)
+                return c;
+            a += na;
+            b += nb;
+        } else if (*a != *b) {
+            return (unsigned char)*a < (unsigned char)*b ? -1 : 1;
+        } else {
+            a++;
+            b++;
+        }
+    }
+    return (*a != '\0') - (*b != '\0');
+}
+
+/* Node ranks first, then host names, then the order in which they came. */
+static int compare_keys(const struct member *a, const struct member *b)
+{
+    int c = 0;
+
+    if (a->node_rank != b->node_rank)
+        return (unsigned)a->node_rank < (unsigned)b->node_rank ? -1 : 1;
+    c = compare_natural(a->host, b->host);
+    if (c == 0)
+        c = strcmp(a->host, b->host);
+    return c != 0 ? c : a->number < b->number ? -1 : 1;
+}
+
+/* Those of the last round before others, in the order that they had there. */
+static int compare_members(const void *left, const void *right)
+{
+    const struct member *a = *(struct member *const *)left;
+    const struct member *b = *(struct member *const *)right;
+
+    if (a == b)
+        return 0;
+    if (a->round != b->round)
+        return a->round > b->round ? -1 : 1;
+    if (a->round >= 0)
+        return a->group_rank < b->group_rank ? -1 : 1;
+    return compare_keys(a, b);
+}
+
+/* --- Beginning a round -------------------------------------------------- */
+
+static bool is_candidate(const struct member *m)
+{
+    return m->state == MEMBER_WAITING && !m->is_leaving;
+}
+
+static int count_candidates(const struct membership *ms)
+{
+    int n = 0;
+
+    for (struct ring *r = ms->members.next; r != &ms->members; r = r->next)
+        n += is_candidate(RING_OBJECT(r, struct member, link));
+    return n;
+}
+
+static void park(struct membership *ms, struct member *m)
+{
+    struct node_msg msg = {.kind = NODE_PARKED};
+
+    if (m->is_parked)
+        return;
+    m->is_parked = true;
+    snprintf(msg.text, sizeof(msg.text), "%d nodes are there already",
+        ms->group_size);
+    send_to(ms, m, &msg);
+}
+
+/* Whoever was in the last round keeps the group rank that it had there, if
+ * there is such a one; the others fill the holes in their order. */
+static void place(struct membership *ms, struct member **sorted, int n)
+{
+    int hole = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct member *m = sorted[i];
+        bool is_kept = ms->round >= 0 && m->round == ms->round;
+
+        if (ms->settings.is_static)
+            ms->group[m->node_rank] = m;
+        else if (is_kept && m->group_rank < n)
+            ms->group[m->group_rank] = m;
+        else
+            continue;
+        sorted[i] = NULL;
+    }
+    for (int i = 0; i < n; i++) {
+        if (sorted[i] == NULL)
+            continue;
+        while (ms->group[hole] != NULL)
+            hole++;
+        ms->group[hole] = sorted[i];
+    }
+}
+
+/* Without memory nothing begins now; the next event tries again. */
+static void begin(struct membership *ms, int ncandidates, uint64_t now_ns)
+{
+    int n = ncandidates < ms->settings.max_nodes ? ncandidates
+                                                 : ms->settings.max_nodes;
+    struct member **sorted = calloc((size_t)ncandidates, sizeof(*sorted));
+    struct member **group = calloc((size_t)n, sizeof(struct member *));
+    struct node_msg msg = {.kind = NODE_PREPARE};
+    int i = 0;
+
+    if (sorted == NULL || group == NULL) {
+        free(sorted);
+        free(group);
+        return;
+    }
+    for (struct ring *r = ms->members.next; r != &ms->members; r = r->next) {
+        struct member *m = RING_OBJECT(r, struct member, link);
+
+        if (is_candidate(m))
+            sorted[i++] = m;
+    }
+    qsort(
+        sorted, (size_t)ncandidates, sizeof(struct member *), compare_members);
+    free(ms->group);
+    ms->group = group;
+    ms->group_size = n;
+    for (i = n; i < ncandidates; i++)
+        park(ms, sorted[i]);
+    place(ms, sorted, n);
+    free(sorted);
+    ms->round++;
+    for (i = 0; i < n; i++) {
+        group[i]->state = MEMBER_ACTIVE;
+        group[i]->group_rank = i;
+        group[i]->round = ms->round;
+        group[i]->is_parked = false;
+    }
+    ms->nactive = n;
+    ms->nsucceeded = 0;
+    ms->last_call_ns = 0;
+    ms->has_lost = ms->has_failure = false;
+    enter(ms, MEMBERSHIP_PREPARING, now_ns);
+    msg.round = ms->round;
+    send_to(ms, group[0], &msg);
+}
+
+/* How many workers each role has so far. */
+struct role_count {
+    const char *role;
+    int n;
+};
+
+static struct role_count *find_role(
+    struct role_count *roles, int *nroles, const char *role)
+{
+    for (int i = 0; i < *nroles; i++)
+        if (strcmp(roles[i].role, role) == 0)
+            return &roles[i];
+    roles[*nroles] = (struct role_count){.role = role};
+    return &roles[(*nroles)++];
+}
+
+static int count_role(const struct membership *ms, const char *role)
+{
+    int n = 0;
+
+    for (int i = 0; i < ms->group_size; i++)
+        if (strcmp(ms->group[i]->role, role) == 0)
+            n += ms->group[i]->nproc;
+    return n;
+}
+
+/* The store is open: everybody starts. */
+static int start(struct membership *ms, uint64_t now_ns)
+{
+    const struct membership_settings *set = &ms->settings;
+    struct role_count *roles = calloc((size_t)ms->group_size, sizeof(*roles));
+    struct node_msg msg = {.kind = NODE_ROUND,
+        .round = ms->round,
+        .restart_count = ms->restart_count,
+        .group_world_size = ms->group_size,
+        .master_port =
+            set->is_static ? set->master_port : ms->group[0]->store_port};
+    int nroles = 0;
+
+    if (roles == NULL)
+        return -ENOMEM;
+    snprintf(msg.master_addr, sizeof(msg.master_addr), "%s",
+        set->is_static ? set->master_addr : ms->group[0]->addr);
+    for (int i = 0; i < ms->group_size; i++)
+        msg.world_size += ms->group[i]->nproc;
+    ms->round_ns = now_ns;
+    enter(ms, MEMBERSHIP_RUNNING, now_ns);
+    for (int i = 0; i < ms->group_size; i++) {
+        struct member *m = ms->group[i];
+        int known = nroles;
+        struct role_count *role = find_role(roles, &nroles, m->role);
+
+        /* Jobs have few roles, mostly one. */
+        if (nroles > known || msg.role_world_size == 0 || i == 0 ||
+            strcmp(m->role, ms->group[i - 1]->role) != 0)
+            msg.role_world_size = count_role(ms, m->role);
+        msg.group_rank = i;
+        msg.role_rank_base = role->n;
+        memcpy(msg.addr, m->addr, sizeof(msg.addr));
+        send_to(ms, m, &msg);
+        msg.rank_base += m->nproc;
+        role->n += m->nproc;
+    }
+    free(roles);
+    return 0;
+}
+
+/* --- Gathering ---------------------------------------------------------- */
+
+static void call_in_vain(struct membership *ms, int n, uint64_t now_ns)
+{
+    close_job(ms, 1, now_ns, "joined %d of %d nodes within %d s", n,
+        ms->settings.min_nodes, (int)(ms->settings.join_timeout_ms / 1000));
+}
+
+/* Begins a round if it is time. */
+static void gather(struct membership *ms, uint64_t now_ns)
+{
+    const struct membership_settings *set = &ms->settings;
+    bool is_late = now_ns >= ms->phase_ns + set->join_timeout_ms * MS;
+    int n = count_candidates(ms);
+
+    if (n < set->min_nodes) {
+        ms->last_call_ns = 0;
+        if (is_late)
+            call_in_vain(ms, n, now_ns);
+        return;
+    }
+    if (n < set->max_nodes && (ms->round < 0 || ms->has_lost) && !is_late) {
+        if (ms->last_call_ns == 0)
+            ms->last_call_ns = now_ns + set->last_call_ms * MS;
+        if (now_ns < ms->last_call_ns)
+            return;
+    }
+    begin(ms, n, now_ns);
+}
+
+static void enter_gathering(struct membership *ms, uint64_t now_ns)
+{
+    enter(ms, MEMBERSHIP_GATHERING, now_ns);
+    ms->last_call_ns = 0;
+    gather(ms, now_ns);
+}
+
+/* --- The end of a round ------------------------------------------------- */
+
+/* Nobody has started a worker yet. */
+static void abandon_round(struct membership *ms, uint64_t now_ns)
+{
+    for (int i = 0; i < ms->group_size; i++)
+        if (ms->group[i] != NULL)
+            ms->group[i]->state = MEMBER_WAITING;
+    enter_gathering(ms, now_ns);
+}
+
+/* The others end their workers; no failure. */
+__attribute__((format(printf, 4, 5))) static void stop_round(
+    struct membership *ms, const struct member *but, uint64_t now_ns,
+    const char *fmt, ...)
+{
+    struct node_msg msg = {.kind = NODE_STOP, .round = ms->round};
+    va_list ap;
+
+    if (ms->phase != MEMBERSHIP_RUNNING)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(msg.text, sizeof(msg.text), fmt, ap);
+    va_end(ap);
+    enter(ms, MEMBERSHIP_STOPPING, now_ns);
+    send_to_group(ms, &msg, but);
+}
+
+static bool is_signal(const struct node_msg *f)
+{
+    return f->rank < 0 || (f->error == 0 && WIFSIGNALED(f->wait_status));
+}
+
+/* Whether the failure is the cause of that one, which is known already. */
+static bool is_cause_of(const struct node_msg *f, uint64_t at_ns,
+    const struct node_msg *known, uint64_t known_ns)
+{
+    uint64_t settle_ns = MEMBERSHIP_SETTLE_MS * MS;
+
+    if (f->is_collateral != known->is_collateral)
+        return known->is_collateral;
+    if (is_signal(f) != is_signal(known))
+        return is_signal(f) ? at_ns <= known_ns + settle_ns
+                            : at_ns + settle_ns < known_ns;
+    return at_ns < known_ns;
+}
+
+/* The first one ends the round; the others may still turn out to be its
+ * cause. */
+static void note_failure(struct membership *ms, const struct member *from,
+    const struct node_msg *f, uint64_t now_ns)
+{
+    uint64_t at_ns = f->ago_ns < now_ns ? now_ns - f->ago_ns : 0;
+
+    if (!ms->has_failure) {
+        ms->heard_ns = now_ns;
+    } else if (now_ns > ms->heard_ns + MEMBERSHIP_SETTLE_MS * MS ||
+               !is_cause_of(f, at_ns, &ms->failure, ms->failure_ns)) {
+        return;
+    }
+    ms->has_failure = true;
+    ms->failure = *f;
+    ms->failure_ns = at_ns;
+    if (ms->phase != MEMBERSHIP_RUNNING)
+        return;
+    enter(ms, MEMBERSHIP_STOPPING, now_ns);
+    send_to_group(ms, f, from);
+}
+
+static bool is_everybody_done(const struct membership *ms)
+{
+    for (int i = 0; i < ms->group_size; i++)
+        if (ms->group[i] != NULL && ms->group[i]->result != NODE_SUCCEEDED)
+            return false;
+    return ms->nsucceeded > 0;
+}
+
+/* What becomes of the job after a failure. */
+static enum node_next decide(struct membership *ms, uint64_t now_ns)
+{
+    const struct membership_settings *set = &ms->settings;
+    uint64_t doubled = 2 * ms->delay_ms;
+
+    if (ms->failure.error != 0)
+        return NODE_NEXT_END; /* what cannot be executed now cannot be later */
+    ms->nshort =
+        now_ns - ms->round_ns < set->crash_loop_ms * MS ? ms->nshort + 1 : 0;
+    if (ms->restart_count >= set->max_restarts)
+        return NODE_NEXT_EXHAUSTED;
+    if (set->crash_loop_count > 0 && ms->nshort >= set->crash_loop_count)
+        return NODE_NEXT_CRASH_LOOP;
+    ms->restart_count++;
+    ms->delay_until_ns = now_ns + ms->delay_ms * MS;
+    ms->delay_ms = doubled < set->restart_delay_max_ms
+                       ? doubled
+                       : set->restart_delay_max_ms;
+    return NODE_NEXT_ROUND;
+}
+
+static void tell_verdict(struct membership *ms, uint64_t now_ns)
+{
+    struct node_msg msg = ms->failure;
+    enum node_next next = decide(ms, now_ns);
+
+    msg.kind = NODE_VERDICT;
+    msg.round = ms->round;
+    msg.restart_count = ms->restart_count;
+    msg.next = next;
+    if (next == NODE_NEXT_ROUND && ms->delay_until_ns > now_ns)
+        msg.delay_ms = (ms->delay_until_ns - now_ns) / MS;
+    send_to_group(ms, &msg, NULL);
+    if (next == NODE_NEXT_ROUND)
+        enter(ms, MEMBERSHIP_DELAY, now_ns);
+    else if (ms->failure.rank < 0)
+        close_job(ms, 1, now_ns, "node %s was lost: %s", ms->failure.host,
+            ms->failure.text);
+    else
+        close_job(ms, 1, now_ns, "rank %d on %s failed: %s", ms->failure.rank,
+            ms->failure.host, ms->failure.text);
+}
+
+/* Nothing is left of the round anywhere. */
+static void end_round(struct membership *ms, uint64_t now_ns)
+{
+    for (int i = 0; i < ms->group_size; i++)
+        if (ms->group[i] != NULL)
+            ms->group[i]->state = MEMBER_WAITING;
+    if (ms->has_failure) {
+        tell_verdict(ms, now_ns);
+        if (ms->phase == MEMBERSHIP_DELAY && now_ns >= ms->delay_until_ns)
+            enter_gathering(ms, now_ns);
+    } else if (is_everybody_done(ms)) {
+        close_job(ms, 0, now_ns, "success");
+    } else if (ms->has_left) {
+        close_job(ms, 1, now_ns,
+            "a node was stopped, and no node of a static "
+            "rendezvous can be spared");
+    } else {
+        enter_gathering(ms, now_ns);
+    }
+}
+
+/* Whether the round has ended, by success or after it was stopped; the first
+ * cause is waited for. */
+static void check_over(struct membership *ms, uint64_t now_ns)
+{
+    if ((ms->phase != MEMBERSHIP_RUNNING && ms->phase != MEMBERSHIP_STOPPING) ||
+        ms->nactive > 0)
+        return;
+    if (ms->has_failure && now_ns < ms->heard_ns + MEMBERSHIP_SETTLE_MS * MS)
+        return; /* membership_tick() */
+    end_round(ms, now_ns);
+}
+
+/* --- Joining ------------------------------------------------------------ */
+
+static const struct member *find_node_rank(
+    const struct membership *ms, int node_rank)
+{
+    for (struct ring *r = ms->members.next; r != &ms->members; r = r->next) {
+        const struct member *m = RING_OBJECT(r, struct member, link);
+
+        if (m->node_rank == node_rank)
+            return m;
+    }
+    return NULL;
+}
+
+static int check_number(const char *what, int theirs, int ours, struct err *e)
+{
+    if (theirs == ours)
+        return 0;
+    return err_set(e, -EINVAL,
+        "%s is %d there and %d at the coordinator; it has to be the same on "
+        "every node",
+        what, theirs, ours);
+}
+
+static int check_static(
+    const struct membership *ms, const struct node_msg *join, struct err *e)
+{
+    const struct member *other;
+
+    if (join->node_rank < 0 || join->node_rank >= ms->settings.max_nodes)
+        return err_set(e, -EINVAL, "node rank %d: expected 0 to %d",
+            join->node_rank, ms->settings.max_nodes - 1);
+    other = find_node_rank(ms, join->node_rank);
+    if (other == NULL)
+        return 0;
+    return err_set(e, -EEXIST,
+        "node rank %d is already taken by host %s, pid %d", join->node_rank,
+        other->host, other->pid);
+}
+
+static int check_join(
+    const struct membership *ms, const struct node_msg *join, struct err *e)
+{
+    const struct membership_settings *set = &ms->settings;
+    int rc;
+
+    if (join->version != NODE_PROTOCOL_VERSION)
+        return err_set(e, -EPROTONOSUPPORT,
+            "it speaks version %d of the agents' protocol, and the "
+            "coordinator version %d: use the same crun on every node",
+            join->version, NODE_PROTOCOL_VERSION);
+    if (strcmp(join->run_id, set->run_id) != 0)
+        return err_set(e, -EINVAL,
+            "its run id (--rdzv_id) is '%.100s', and the job's is '%.100s'",
+            join->run_id, set->run_id);
+    if (ms->phase == MEMBERSHIP_CLOSED)
+        return err_set(e, -ESHUTDOWN, "the job is over: %.300s", ms->why);
+    if ((join->is_static != 0) != set->is_static)
+        return err_set(e, -EINVAL,
+            "its rendezvous backend is %s, and the coordinator's is %s",
+            join->is_static ? "static" : "c10d",
+            set->is_static ? "static" : "c10d");
+    rc = check_number("MIN of --nnodes", join->min_nodes, set->min_nodes, e);
+    if (rc == 0)
+        rc =
+            check_number("MAX of --nnodes", join->max_nodes, set->max_nodes, e);
+    if (rc == 0)
+        rc = check_number(
+            "--max_restarts", join->max_restarts, set->max_restarts, e);
+    if (rc == 0 && (join->nproc < 1 || join->nproc > 65536))
+        rc = err_set(e, -EINVAL, "it has %d workers", join->nproc);
+    if (rc == 0 && set->is_static)
+        rc = check_static(ms, join, e);
+    return rc;
+}
+
+/* A node that has come while a round is running: there is room for it, or it
+ * waits as a spare. Nobody is disturbed who is nearly done. */
+static void come_late(struct membership *ms, struct member *m, uint64_t now_ns)
+{
+    if (ms->phase == MEMBERSHIP_RUNNING &&
+        ms->group_size < ms->settings.max_nodes && ms->nsucceeded == 0)
+        stop_round(ms, NULL, now_ns, "node %s has joined", m->host);
+    else if (ms->phase == MEMBERSHIP_RUNNING)
+        park(ms, m);
+}
+
+struct member *membership_join(struct membership *ms, void *owner,
+    const struct node_msg *join, const char *addr, uint64_t now_ns,
+    struct err *e)
+{
+    struct node_msg welcome = {.kind = NODE_WELCOME,
+        .keep_alive_ms = (int32_t)ms->settings.keep_alive_ms,
+        .keep_alive_attempts = ms->settings.keep_alive_attempts};
+    struct member *m;
+
+    if (check_join(ms, join, e) < 0)
+        return NULL;
+    m = malloc(sizeof(*m));
+    if (m == NULL) {
+        err_set(e, -ENOMEM, "the coordinator is out of memory");
+        return NULL;
+    }
+    *m = (struct member){.owner = owner,
+        .number = ms->next_number++,
+        .seen_ns = now_ns,
+        .group_rank = -1,
+        .round = -1,
+        .node_rank = join->node_rank,
+        .nproc = join->nproc,
+        .store_port = join->store_port,
+        .pid = join->pid};
+    memcpy(m->host, join->host, sizeof(m->host));
+    memcpy(m->role, join->role, sizeof(m->role));
+    snprintf(m->addr, sizeof(m->addr), "%s", addr);
+    if (ms->nmembers == 0 && ms->phase == MEMBERSHIP_GATHERING)
+        ms->phase_ns = now_ns;
+    if (ms->check_ns == UINT64_MAX)
+        ms->check_ns = now_ns + ms->settings.keep_alive_ms * MS;
+    ring_add_last(&ms->members, &m->link);
+    ms->nmembers++;
+    send_to(ms, m, &welcome);
+    if (ms->phase == MEMBERSHIP_GATHERING)
+        gather(ms, now_ns);
+    else
+        come_late(ms, m, now_ns);
+    return m;
+}
+
+/* --- What nodes say ----------------------------------------------------- */
+
+static bool is_of_round(const struct membership *ms, const struct member *m,
+    const struct node_msg *msg)
+{
+    return msg->round == ms->round && m->round == ms->round &&
+           m->state == MEMBER_ACTIVE;
+}
+
+static void on_ended(struct membership *ms, struct member *m,
+    const struct node_msg *msg, uint64_t now_ns)
+{
+    m->state = MEMBER_ENDED;
+    m->result = msg->result == NODE_SUCCEEDED ? NODE_SUCCEEDED
+                : msg->result == NODE_STOPPED ? NODE_STOPPED
+                                              : NODE_HAS_FAILED;
+    ms->nactive--;
+    ms->nsucceeded += m->result == NODE_SUCCEEDED;
+    check_over(ms, now_ns);
+}
+
+static void on_leave(struct membership *ms, struct member *m,
+    const struct node_msg *msg, uint64_t now_ns)
+{
+    m->is_leaving = true;
+    ms->has_left = ms->has_left || ms->settings.is_static;
+    if (ms->phase == MEMBERSHIP_PREPARING && m->state == MEMBER_ACTIVE)
+        abandon_round(ms, now_ns);
+    else if (m->state != MEMBER_WAITING)
+        stop_round(ms, m, now_ns, "node %s leaves: %.200s", m->host, msg->text);
+    else if (ms->phase == MEMBERSHIP_GATHERING)
+        gather(ms, now_ns);
+}
+
+int membership_message(struct membership *ms, struct member *m,
+    const struct node_msg *msg, uint64_t now_ns)
+{
+    struct node_msg pong = {.kind = NODE_PONG, .stamp_ns = msg->stamp_ns};
+
+    m->seen_ns = now_ns;
+    switch (msg->kind) {
+    case NODE_PING:
+        send_to(ms, m, &pong);
+        return 0;
+    case NODE_READY:
+        if (ms->phase == MEMBERSHIP_PREPARING && is_of_round(ms, m, msg) &&
+            m->group_rank == 0 && start(ms, now_ns) < 0)
+            abandon_round(ms, now_ns);
+        return 0;
+    case NODE_FAILED:
+        if (is_of_round(ms, m, msg) && (ms->phase == MEMBERSHIP_RUNNING ||
+                                           ms->phase == MEMBERSHIP_STOPPING))
+            note_failure(ms, m, msg, now_ns);
+        return 0;
+    case NODE_ENDED:
+        if (is_of_round(ms, m, msg) && (ms->phase == MEMBERSHIP_RUNNING ||
+                                           ms->phase == MEMBERSHIP_STOPPING))
+            on_ended(ms, m, msg, now_ns);
+        return 0;
+    case NODE_LEAVE:
+        on_leave(ms, m, msg, now_ns);
+        return 0;
+    default:
+        return -EPROTO;
+    }
+}
+
+/* A node of the round is gone; true if it ran workers that nobody told of. */
+static bool leave_group(struct membership *ms, struct member *m)
+{
+    bool is_in_group = ms->round >= 0 && m->round == ms->round &&
+                       m->group_rank >= 0 && m->group_rank < ms->group_size &&
+                       ms->group[m->group_rank] == m;
+
+    if (is_in_group)
+        ms->group[m->group_rank] = NULL;
+    if (!is_in_group || m->state != MEMBER_ACTIVE)
+        return false;
+    ms->nactive--;
+    return true;
+}
+
+void membership_lost(
+    struct membership *ms, struct member *m, const char *why, uint64_t now_ns)
+{
+    struct node_msg lost = {.kind = NODE_FAILED,
+        .round = ms->round,
+        .rank = -1,
+        .local_rank = -1,
+        .pid = m->pid};
+    bool was_leaving = m->is_leaving;
+    bool was_active = leave_group(ms, m);
+
+    memcpy(lost.host, m->host, sizeof(lost.host));
+    snprintf(lost.text, sizeof(lost.text), "%s", why);
+    ring_remove(&m->link);
+    ms->nmembers--;
+    free(m);
+    ms->has_lost = ms->has_lost || (was_active && !was_leaving);
+    switch (ms->phase) {
+    case MEMBERSHIP_GATHERING:
+        gather(ms, now_ns);
+        break;
+    case MEMBERSHIP_PREPARING:
+        if (was_active)
+            abandon_round(ms, now_ns);
+        break;
+    case MEMBERSHIP_RUNNING:
+    case MEMBERSHIP_STOPPING:
+        if (was_active && !was_leaving)
+            note_failure(ms, NULL, &lost, now_ns);
+        check_over(ms, now_ns);
+        break;
+    case MEMBERSHIP_DELAY:
+    case MEMBERSHIP_CLOSED:
+        break;
+    }
+}
+
+/* --- Time --------------------------------------------------------------- */
+
+static void drop_silent(struct membership *ms, uint64_t now_ns)
+{
+    uint64_t limit_ns = ms->settings.keep_alive_ms * MS *
+                        (uint64_t)ms->settings.keep_alive_attempts;
+    struct ring *next;
+    char why[128];
+
+    snprintf(why, sizeof(why), "nothing was heard of it for %.3f s",
+        (double)limit_ns / (double)CLOCK_NS_PER_S);
+    for (struct ring *r = ms->members.next; r != &ms->members; r = next) {
+        struct member *m = RING_OBJECT(r, struct member, link);
+
+        next = r->next;
+        if (now_ns < m->seen_ns + limit_ns)
+            continue;
+        ms->callbacks.drop(ms->arg, m);
+        membership_lost(ms, m, why, now_ns);
+    }
+    ms->check_ns = ring_is_empty(&ms->members)
+                       ? UINT64_MAX
+                       : now_ns + ms->settings.keep_alive_ms * MS;
+}
+
+void membership_tick(struct membership *ms, uint64_t now_ns)
+{
+    if (now_ns >= ms->check_ns)
+        drop_silent(ms, now_ns);
+    switch (ms->phase) {
+    case MEMBERSHIP_GATHERING:
+        gather(ms, now_ns);
+        break;
+    case MEMBERSHIP_RUNNING:
+    case MEMBERSHIP_STOPPING:
+        check_over(ms, now_ns);
+        break;
+    case MEMBERSHIP_DELAY:
+        if (now_ns >= ms->delay_until_ns)
+            enter_gathering(ms, now_ns);
+        break;
+    case MEMBERSHIP_PREPARING:
+    case MEMBERSHIP_CLOSED:
+        break;
+    }
+}
+
+uint64_t membership_due_ns(const struct membership *ms)
+{
+    uint64_t due = UINT64_MAX;
+
+    switch (ms->phase) {
+    case MEMBERSHIP_GATHERING:
+        due = ms->phase_ns + ms->settings.join_timeout_ms * MS;
+        if (ms->nmembers == 0)
+            due = UINT64_MAX;
+        if (ms->last_call_ns != 0 && ms->last_call_ns < due)
+            due = ms->last_call_ns;
+        break;
+    case MEMBERSHIP_RUNNING:
+    case MEMBERSHIP_STOPPING:
+        if (ms->has_failure && ms->nactive == 0)
+            due = ms->heard_ns + MEMBERSHIP_SETTLE_MS * MS;
+        break;
+    case MEMBERSHIP_DELAY:
+        due = ms->delay_until_ns;
+        break;
+    case MEMBERSHIP_PREPARING:
+    case MEMBERSHIP_CLOSED:
+        break;
+    }
+    return ms->check_ns < due ? ms->check_ns : due;
+}

@@ -1,0 +1,721 @@
+/* Who is in the job, event by event, on a clock of the test's own. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rendezvous/base/clock.h"
+#include "rendezvous/membership.h"
+#include "tests/unit/unit.h"
+
+#define MS CLOCK_NS_PER_MS
+#define NODES 8
+#define EXIT_STATUS(code) ((code) << 8)
+
+/* What each node was told last, and how often of what. */
+struct node {
+    struct member *m;
+    struct node_msg last;
+    int told[NODE_MSG_COUNT];
+    bool is_dropped;
+};
+
+static struct membership ms;
+static struct membership_settings settings;
+static struct node nodes[NODES];
+static uint64_t now;
+static struct err refusal;
+
+static void send_cb(void *arg, struct member *m, const struct node_msg *msg)
+{
+    struct node *n = m->owner;
+
+    (void)arg;
+    n->last = *msg;
+    n->told[msg->kind]++;
+}
+
+static void drop_cb(void *arg, struct member *m)
+{
+    struct node *n = m->owner;
+
+    (void)arg;
+    n->is_dropped = true;
+    n->m = NULL;
+}
+
+static void begin(int min, int max)
+{
+    static const struct membership_callbacks callbacks = {send_cb, drop_cb};
+
+    settings.min_nodes = min;
+    settings.max_nodes = max;
+    membership_init(&ms, &settings, &callbacks, NULL, now);
+}
+
+static void set_up(void)
+{
+    memset(nodes, 0, sizeof(nodes));
+    now = 1000 * CLOCK_NS_PER_S;
+    settings = (struct membership_settings){.run_id = "job",
+        .max_restarts = 1,
+        .join_timeout_ms = 60000,
+        .last_call_ms = 5000,
+        .keep_alive_ms = 1000,
+        .keep_alive_attempts = 5};
+}
+
+static void tear_down(void)
+{
+    membership_fini(&ms);
+}
+
+static struct node_msg join_of(int i, const char *host)
+{
+    struct node_msg join = {.kind = NODE_JOIN,
+        .version = NODE_PROTOCOL_VERSION,
+        .node_rank = -1,
+        .nproc = 2,
+        .min_nodes = settings.min_nodes,
+        .max_nodes = settings.max_nodes,
+        .max_restarts = settings.max_restarts,
+        .is_static = settings.is_static,
+        .store_port = 4000 + i,
+        .pid = 100 + i,
+        .run_id = "job",
+        .role = "default"};
+
+    snprintf(join.host, sizeof(join.host), "%s", host);
+    return join;
+}
+
+static bool join_as(int i, const struct node_msg *join)
+{
+    char addr[32];
+
+    snprintf(addr, sizeof(addr), "10.0.0.%d", i);
+    nodes[i] = (struct node){0};
+    nodes[i].m = membership_join(&ms, &nodes[i], join, addr, now, &refusal);
+    return nodes[i].m != NULL;
+}
+
+static void join(int i)
+{
+    struct node_msg msg;
+    char host[32];
+
+    snprintf(host, sizeof(host), "node%d", i);
+    msg = join_of(i, host);
+    if (settings.is_static)
+        msg.node_rank = i;
+    ck_assert_msg(join_as(i, &msg), "%s", refusal.msg);
+}
+
+static void say(int i, struct node_msg msg)
+{
+    if (msg.kind != NODE_PING)
+        msg.round = ms.round;
+    ck_assert_int_eq(membership_message(&ms, nodes[i].m, &msg, now), 0);
+}
+
+static void lose(int i)
+{
+    struct member *m = nodes[i].m;
+
+    nodes[i].m = NULL;
+    membership_lost(&ms, m, "connection reset", now);
+}
+
+/* Time passes as a shell would let it: those who live say so. */
+static void pass(uint64_t ms_more)
+{
+    uint64_t until = now + ms_more * MS;
+
+    for (;;) {
+        uint64_t due = membership_due_ns(&ms);
+
+        for (int i = 0; i < NODES; i++)
+            if (nodes[i].m != NULL)
+                nodes[i].m->seen_ns = now;
+        if (due > until)
+            break;
+        now = due > now ? due : now;
+        membership_tick(&ms, now);
+    }
+    now = until;
+}
+
+static void ready(int i)
+{
+    ck_assert_int_eq(nodes[i].last.kind, NODE_PREPARE);
+    say(i, (struct node_msg){.kind = NODE_READY});
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_RUNNING);
+}
+
+static void ended(int i, enum node_result result)
+{
+    say(i, (struct node_msg){.kind = NODE_ENDED, .result = (int32_t)result});
+}
+
+static void failed(int i, int rank, int wait_status)
+{
+    struct node_msg msg = {.kind = NODE_FAILED,
+        .rank = rank,
+        .wait_status = wait_status,
+        .text = "how"};
+
+    snprintf(msg.host, sizeof(msg.host), "node%d", i);
+    say(i, msg);
+}
+
+/* --- Beginning ---------------------------------------------------------- */
+
+START_TEST(round_begins_when_all_are_there_and_the_store_is_open)
+{
+    begin(3, 3);
+    join(2);
+    join(0);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_GATHERING);
+    join(1);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_PREPARE);
+    ck_assert_int_eq(nodes[1].last.kind, NODE_WELCOME);
+    ready(0);
+    for (int i = 0; i < 3; i++) {
+        const struct node_msg *m = &nodes[i].last;
+
+        ck_assert_int_eq(m->kind, NODE_ROUND);
+        ck_assert_int_eq(m->round, 0);
+        ck_assert_int_eq(m->restart_count, 0);
+        ck_assert_int_eq(m->group_rank, i);
+        ck_assert_int_eq(m->group_world_size, 3);
+        ck_assert_int_eq(m->world_size, 6);
+        ck_assert_int_eq(m->rank_base, 2 * i);
+        ck_assert_int_eq(m->role_world_size, 6);
+        ck_assert_int_eq(m->role_rank_base, 2 * i);
+        ck_assert_str_eq(m->master_addr, "10.0.0.0");
+        ck_assert_int_eq(m->master_port, 4000);
+        ck_assert_int_eq(nodes[i].told[NODE_ROUND], 1);
+    }
+    ck_assert_str_eq(nodes[2].last.addr, "10.0.0.2");
+}
+END_TEST
+
+START_TEST(nodes_are_ordered_as_people_count)
+{
+    static const char *const hosts[] = {
+        "node10", "node2", "node02", "alpha", "node2a", "node1"};
+    static const int want[] = {5, 3, 2, 0, 4, 1};
+
+    begin(6, 6);
+    for (int i = 0; i < 6; i++) {
+        struct node_msg msg = join_of(i, hosts[i]);
+
+        ck_assert(join_as(i, &msg));
+    }
+    ready(3);
+    for (int i = 0; i < 6; i++)
+        ck_assert_int_eq(nodes[i].last.group_rank, want[i]);
+}
+END_TEST
+
+START_TEST(NODE_03_node_rank_is_the_first_key)
+{
+    begin(3, 3);
+    for (int i = 0; i < 3; i++) {
+        struct node_msg msg = join_of(i, "same");
+
+        msg.node_rank = i == 2 ? -1 : 1 - i;
+        ck_assert(join_as(i, &msg));
+    }
+    ready(1);
+    ck_assert_int_eq(nodes[1].last.group_rank, 0);
+    ck_assert_int_eq(nodes[0].last.group_rank, 1);
+    ck_assert_int_eq(nodes[2].last.group_rank, 2);
+}
+END_TEST
+
+START_TEST(worker_counts_and_roles_may_differ)
+{
+    static const struct {
+        int nproc;
+        const char *role;
+    } brought[] = {{1, "a"}, {3, "b"}, {2, "a"}, {1, "b"}};
+    static const int want[4][3] = {{0, 3, 0}, {1, 4, 0}, {4, 3, 1}, {6, 4, 3}};
+
+    begin(4, 4);
+    for (int i = 0; i < 4; i++) {
+        struct node_msg msg = join_of(i, "h");
+
+        msg.nproc = brought[i].nproc;
+        strcpy(msg.role, brought[i].role);
+        ck_assert(join_as(i, &msg));
+    }
+    ready(0);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(nodes[i].last.world_size, 7);
+        ck_assert_int_eq(nodes[i].last.rank_base, want[i][0]);
+        ck_assert_int_eq(nodes[i].last.role_world_size, want[i][1]);
+        ck_assert_int_eq(nodes[i].last.role_rank_base, want[i][2]);
+    }
+}
+END_TEST
+
+START_TEST(ELA_06_last_call_only_where_somebody_may_still_come)
+{
+    begin(1, 3);
+    join(0);
+    pass(4000);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_GATHERING);
+    join(1);
+    pass(1000);
+    ready(0);
+    ck_assert_int_eq(nodes[1].last.world_size, 4);
+    /* One more: one new round, without a call. */
+    join(2);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_STOP);
+    ck_assert_int_eq(nodes[2].last.kind, NODE_WELCOME);
+    ended(0, NODE_STOPPED);
+    ended(1, NODE_STOPPED);
+    ready(0);
+    ck_assert_int_eq(nodes[2].last.world_size, 6);
+    ck_assert_int_eq(nodes[2].last.restart_count, 0);
+    ck_assert_int_eq(nodes[2].last.round, 1);
+    ck_assert_int_eq(nodes[0].told[NODE_STOP], 1);
+}
+END_TEST
+
+START_TEST(too_few_end_with_the_reason)
+{
+    begin(2, 2);
+    join(0);
+    pass(59999);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_GATHERING);
+    pass(1);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_CLOSED);
+    ck_assert_int_eq(nodes[0].last.result, 1);
+    ck_assert_str_eq(
+        nodes[0].last.text, "joined 1 of 2 nodes within 60 s");
+}
+END_TEST
+
+/* --- Who may come ------------------------------------------------------- */
+
+static void refuse(const struct node_msg *msg, const char *why)
+{
+    ck_assert(!join_as(NODES - 1, msg));
+    ck_assert_msg(strstr(refusal.msg, why) != NULL, "%s", refusal.msg);
+    ck_assert_int_eq(nodes[NODES - 1].told[NODE_WELCOME], 0);
+}
+
+START_TEST(who_does_not_belong_is_refused_with_the_reason)
+{
+    struct node_msg good, msg;
+
+    begin(2, 3);
+    good = join_of(0, "h");
+    msg = good;
+    msg.version = 2;
+    refuse(&msg, "version 2");
+    msg = good;
+    strcpy(msg.run_id, "other");
+    refuse(&msg, "'other', and the job's is 'job'");
+    msg = good;
+    msg.is_static = 1;
+    refuse(&msg, "backend is static");
+    msg = good;
+    msg.min_nodes = 1;
+    refuse(&msg, "MIN of --nnodes is 1 there and 2");
+    msg = good;
+    msg.max_nodes = 9;
+    refuse(&msg, "MAX of --nnodes is 9 there and 3");
+    msg = good;
+    msg.max_restarts = 7;
+    refuse(&msg, "--max_restarts is 7 there and 1");
+    msg = good;
+    msg.nproc = 0;
+    refuse(&msg, "0 workers");
+    ck_assert_int_eq(ms.nmembers, 0);
+    ck_assert(join_as(0, &good));
+}
+END_TEST
+
+START_TEST(NODE_01_static_ranks_are_taken_once)
+{
+    struct node_msg msg;
+
+    settings.is_static = true;
+    strcpy(settings.master_addr, "master");
+    settings.master_port = 29500;
+    begin(2, 2);
+    join(0);
+    msg = join_of(1, "node1");
+    refuse(&msg, "node rank -1: expected 0 to 1");
+    msg.node_rank = 2;
+    refuse(&msg, "node rank 2: expected 0 to 1");
+    msg.node_rank = 0;
+    refuse(&msg, "node rank 0 is already taken by host node0, pid 100");
+    join(1);
+    ready(0);
+    ck_assert_str_eq(nodes[1].last.master_addr, "master");
+    ck_assert_int_eq(nodes[1].last.master_port, 29500);
+    ck_assert_int_eq(nodes[1].last.group_rank, 1);
+}
+END_TEST
+
+/* --- Ends --------------------------------------------------------------- */
+
+static void start(int n)
+{
+    for (int i = 0; i < n; i++)
+        join(i);
+    pass(settings.last_call_ms);
+    ready(0);
+}
+
+START_TEST(ELA_10_success_is_the_success_of_all)
+{
+    begin(2, 2);
+    start(2);
+    ended(0, NODE_SUCCEEDED);
+    pass(3600 * 1000);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_RUNNING);
+    ended(1, NODE_SUCCEEDED);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(nodes[i].last.kind, NODE_CLOSED);
+        ck_assert_int_eq(nodes[i].last.result, 0);
+    }
+}
+END_TEST
+
+START_TEST(node_that_has_succeeded_may_go)
+{
+    begin(2, 2);
+    start(2);
+    ended(0, NODE_SUCCEEDED);
+    lose(0);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_RUNNING);
+    ended(1, NODE_SUCCEEDED);
+    ck_assert_int_eq(nodes[1].last.kind, NODE_CLOSED);
+    ck_assert_int_eq(nodes[1].last.result, 0);
+}
+END_TEST
+
+START_TEST(ELA_03_failure_is_told_at_once_and_counted_once)
+{
+    begin(3, 3);
+    start(3);
+    for (int restart = 0; restart < 2; restart++) {
+        failed(1, 2, EXIT_STATUS(1));
+        ck_assert_int_eq(nodes[0].last.kind, NODE_FAILED);
+        ck_assert_int_eq(nodes[2].last.kind, NODE_FAILED);
+        ck_assert_int_eq(nodes[2].last.rank, 2);
+        ck_assert_str_eq(nodes[2].last.host, "node1");
+        ck_assert_int_ne(nodes[1].last.kind, NODE_FAILED);
+        failed(1, 3, EXIT_STATUS(1));
+        ck_assert_int_eq(nodes[0].told[NODE_FAILED], restart + 1);
+        ended(1, NODE_HAS_FAILED);
+        ended(0, NODE_STOPPED);
+        pass(100);
+        ck_assert_int_eq(ms.phase, MEMBERSHIP_STOPPING);
+        ended(2, NODE_STOPPED);
+        ck_assert_int_eq(nodes[0].told[NODE_VERDICT], restart + 1);
+        if (restart == 0) {
+            ready(0);
+            for (int i = 0; i < 3; i++) {
+                ck_assert_int_eq(nodes[i].last.restart_count, 1);
+                ck_assert_int_eq(nodes[i].last.round, 1);
+            }
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(nodes[i].last.kind, NODE_CLOSED);
+        ck_assert_int_eq(nodes[i].last.result, 1);
+        ck_assert_str_eq(nodes[i].last.text, "rank 2 on node1 failed: how");
+    }
+}
+END_TEST
+
+START_TEST(first_cause_is_waited_for)
+{
+    begin(2, 2);
+    start(2);
+    say(0, (struct node_msg){.kind = NODE_FAILED,
+               .rank = 0,
+               .is_collateral = 1,
+               .wait_status = EXIT_STATUS(1)});
+    ended(0, NODE_HAS_FAILED);
+    pass(20);
+    failed(1, 3, SIGKILL);
+    ended(1, NODE_HAS_FAILED);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_STOPPING);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ck_assert_int_eq(nodes[0].told[NODE_VERDICT], 1);
+    ck_assert_int_eq(ms.failure.rank, 3);
+}
+END_TEST
+
+START_TEST(earlier_death_is_the_first_whoever_is_heard_first)
+{
+    begin(2, 2);
+    start(2);
+    now += 500 * MS;
+    say(0, (struct node_msg){.kind = NODE_FAILED,
+               .rank = 1,
+               .ago_ns = 1 * MS,
+               .wait_status = EXIT_STATUS(1)});
+    say(1, (struct node_msg){.kind = NODE_FAILED,
+               .rank = 2,
+               .ago_ns = 30 * MS,
+               .wait_status = EXIT_STATUS(1)});
+    ck_assert_int_eq(ms.failure.rank, 2);
+    /* A plain exit does not explain a death by a signal. */
+    failed(1, 3, SIGSEGV);
+    ck_assert_int_eq(ms.failure.rank, 3);
+    say(0, (struct node_msg){.kind = NODE_FAILED,
+               .rank = 0,
+               .ago_ns = 40 * MS,
+               .wait_status = EXIT_STATUS(1)});
+    ck_assert_int_eq(ms.failure.rank, 3);
+}
+END_TEST
+
+START_TEST(what_cannot_be_executed_is_not_tried_again)
+{
+    begin(2, 2);
+    start(2);
+    say(1, (struct node_msg){.kind = NODE_FAILED, .rank = 2, .error = 2});
+    ended(0, NODE_STOPPED);
+    ended(1, NODE_HAS_FAILED);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_CLOSED);
+    ck_assert_int_eq(ms.restart_count, 0);
+}
+END_TEST
+
+START_TEST(restarts_wait_and_crash_loops_end)
+{
+    settings.max_restarts = 10;
+    settings.restart_delay_ms = 1000;
+    settings.restart_delay_max_ms = 1500;
+    settings.crash_loop_count = 3;
+    settings.crash_loop_ms = 5000;
+    begin(1, 1);
+    start(1);
+    for (int i = 0; i < 3; i++) {
+        failed(0, 0, EXIT_STATUS(1));
+        ended(0, NODE_HAS_FAILED);
+        pass(MEMBERSHIP_SETTLE_MS);
+        if (i == 2)
+            break;
+        ck_assert_int_eq(ms.phase, MEMBERSHIP_DELAY);
+        pass(i == 0 ? 999 : 1499);
+        ck_assert_int_eq(ms.phase, MEMBERSHIP_DELAY);
+        pass(1);
+        ready(0);
+    }
+    ck_assert_int_eq(nodes[0].last.kind, NODE_CLOSED);
+    ck_assert_int_eq(ms.restart_count, 2);
+}
+END_TEST
+
+/* --- Nodes that go ------------------------------------------------------ */
+
+START_TEST(ELA_02_lost_node_ends_the_round_and_is_waited_for)
+{
+    begin(1, 3);
+    start(3);
+    lose(1);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_FAILED);
+    ck_assert_int_eq(nodes[0].last.rank, -1);
+    ck_assert_str_eq(nodes[0].last.host, "node1");
+    ended(0, NODE_STOPPED);
+    ended(2, NODE_STOPPED);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ck_assert_int_eq(nodes[2].last.kind, NODE_VERDICT);
+    pass(settings.last_call_ms - 1);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_GATHERING);
+    pass(1);
+    ready(0);
+    ck_assert_int_eq(nodes[2].last.group_rank, 1);
+    ck_assert_int_eq(nodes[2].last.world_size, 4);
+    ck_assert_int_eq(nodes[2].last.restart_count, 1);
+    /* The second loss is one too many. */
+    lose(0);
+    ended(2, NODE_STOPPED);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ck_assert_int_eq(nodes[2].last.kind, NODE_CLOSED);
+    ck_assert_str_eq(
+        nodes[2].last.text, "node node0 was lost: connection reset");
+}
+END_TEST
+
+START_TEST(silent_node_is_lost)
+{
+    begin(2, 2);
+    start(2);
+    for (int i = 0; i < 4; i++) {
+        now += 1000 * MS;
+        say(0, (struct node_msg){.kind = NODE_PING, .stamp_ns = 77});
+        ck_assert_uint_eq(nodes[0].last.stamp_ns, 77);
+        membership_tick(&ms, now);
+    }
+    ck_assert(!nodes[1].is_dropped);
+    now += 1000 * MS;
+    say(0, (struct node_msg){.kind = NODE_PING});
+    membership_tick(&ms, now);
+    ck_assert(nodes[1].is_dropped);
+    ck_assert(!nodes[0].is_dropped);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_FAILED);
+    ck_assert_str_eq(
+        nodes[0].last.text, "nothing was heard of it for 5.000 s");
+}
+END_TEST
+
+START_TEST(ELA_01_clean_leave_consumes_nothing_and_closes_nothing)
+{
+    begin(1, 2);
+    start(2);
+    for (int i = 0; i < 10; i++) {
+        say(1, (struct node_msg){.kind = NODE_LEAVE, .text = "SIGTERM"});
+        ck_assert_int_eq(nodes[0].last.kind, NODE_STOP);
+        ended(1, NODE_STOPPED);
+        lose(1);
+        ended(0, NODE_STOPPED);
+        ready(0);
+        ck_assert_int_eq(nodes[0].last.world_size, 2);
+        join(1);
+        ended(0, NODE_STOPPED);
+        ready(0);
+        ck_assert_int_eq(nodes[1].last.world_size, 4);
+        ck_assert_int_eq(nodes[1].last.restart_count, 0);
+    }
+    ended(0, NODE_SUCCEEDED);
+    ended(1, NODE_SUCCEEDED);
+    ck_assert_int_eq(nodes[0].last.result, 0);
+}
+END_TEST
+
+START_TEST(static_node_cannot_be_spared)
+{
+    settings.is_static = true;
+    begin(2, 2);
+    start(2);
+    say(1, (struct node_msg){.kind = NODE_LEAVE, .text = "SIGINT"});
+    ended(0, NODE_STOPPED);
+    ended(1, NODE_STOPPED);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_CLOSED);
+    ck_assert_int_eq(nodes[0].last.result, 1);
+}
+END_TEST
+
+START_TEST(spare_takes_the_place_of_the_lost)
+{
+    begin(2, 3);
+    start(3);
+    join(4);
+    ck_assert_int_eq(nodes[4].last.kind, NODE_PARKED);
+    lose(1);
+    ck_assert_int_ne(nodes[4].last.kind, NODE_FAILED);
+    ended(0, NODE_STOPPED);
+    ended(2, NODE_STOPPED);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ready(0);
+    ck_assert_int_eq(nodes[0].last.group_rank, 0);
+    ck_assert_int_eq(nodes[2].last.group_rank, 2);
+    ck_assert_int_eq(nodes[4].last.group_rank, 1);
+    ck_assert_int_eq(nodes[4].last.restart_count, 1);
+}
+END_TEST
+
+START_TEST(nobody_is_disturbed_who_is_nearly_done)
+{
+    begin(1, 3);
+    start(2);
+    ended(0, NODE_SUCCEEDED);
+    join(2);
+    ck_assert_int_eq(nodes[2].last.kind, NODE_PARKED);
+    ended(1, NODE_SUCCEEDED);
+    ck_assert_int_eq(nodes[2].last.kind, NODE_CLOSED);
+    ck_assert_int_eq(nodes[2].last.result, 0);
+}
+END_TEST
+
+START_TEST(master_that_goes_before_the_round_is_replaced)
+{
+    begin(2, 3);
+    for (int i = 0; i < 3; i++)
+        join(i);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_PREPARE);
+    lose(0);
+    pass(settings.last_call_ms);
+    ready(2); /* node 1 keeps its place */
+    ck_assert_int_eq(nodes[1].last.group_rank, 1);
+    ck_assert_int_eq(nodes[1].last.restart_count, 0);
+    ck_assert_int_eq(nodes[1].last.master_port, 4002);
+}
+END_TEST
+
+START_TEST(old_words_mean_nothing)
+{
+    struct node_msg old = {.kind = NODE_ENDED, .round = 0};
+
+    begin(2, 2);
+    start(2);
+    failed(0, 0, EXIT_STATUS(1));
+    ended(0, NODE_HAS_FAILED);
+    ended(1, NODE_STOPPED);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ready(0);
+    ck_assert_int_eq(membership_message(&ms, nodes[0].m, &old, now), 0);
+    old.kind = NODE_FAILED;
+    ck_assert_int_eq(membership_message(&ms, nodes[1].m, &old, now), 0);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_RUNNING);
+    ck_assert_int_eq(ms.nactive, 2);
+    old.kind = NODE_CLOSED;
+    ck_assert_int_eq(membership_message(&ms, nodes[1].m, &old, now), -71);
+}
+END_TEST
+
+START_TEST(NODE_06_after_the_end_nobody_is_let_in)
+{
+    struct node_msg msg;
+
+    begin(1, 1);
+    start(1);
+    ended(0, NODE_SUCCEEDED);
+    msg = join_of(1, "late");
+    refuse(&msg, "the job is over: success");
+}
+END_TEST
+
+int main(void)
+{
+    TCase *t = tcase_create("membership");
+
+    tcase_add_checked_fixture(t, set_up, tear_down);
+    tcase_add_test(t, round_begins_when_all_are_there_and_the_store_is_open);
+    tcase_add_test(t, nodes_are_ordered_as_people_count);
+    tcase_add_test(t, NODE_03_node_rank_is_the_first_key);
+    tcase_add_test(t, worker_counts_and_roles_may_differ);
+    tcase_add_test(t, ELA_06_last_call_only_where_somebody_may_still_come);
+    tcase_add_test(t, too_few_end_with_the_reason);
+    tcase_add_test(t, who_does_not_belong_is_refused_with_the_reason);
+    tcase_add_test(t, NODE_01_static_ranks_are_taken_once);
+    tcase_add_test(t, ELA_10_success_is_the_success_of_all);
+    tcase_add_test(t, node_that_has_succeeded_may_go);
+    tcase_add_test(t, ELA_03_failure_is_told_at_once_and_counted_once);
+    tcase_add_test(t, first_cause_is_waited_for);
+    tcase_add_test(t, earlier_death_is_the_first_whoever_is_heard_first);
+    tcase_add_test(t, what_cannot_be_executed_is_not_tried_again);
+    tcase_add_test(t, restarts_wait_and_crash_loops_end);
+    tcase_add_test(t, ELA_02_lost_node_ends_the_round_and_is_waited_for);
+    tcase_add_test(t, silent_node_is_lost);
+    tcase_add_test(t, ELA_01_clean_leave_consumes_nothing_and_closes_nothing);
+    tcase_add_test(t, static_node_cannot_be_spared);
+    tcase_add_test(t, spare_takes_the_place_of_the_lost);
+    tcase_add_test(t, nobody_is_disturbed_who_is_nearly_done);
+    tcase_add_test(t, master_that_goes_before_the_round_is_replaced);
+    tcase_add_test(t, old_words_mean_nothing);
+    tcase_add_test(t, NODE_06_after_the_end_nobody_is_let_in);
+    return unit_run("membership", t);
+}
