@@ -80,6 +80,11 @@ void store_client_close(struct store_client *c)
     free(c);
 }
 
+int store_client_fd(const struct store_client *c)
+{
+    return c->fd;
+}
+
 enum store_dialect store_client_dialect(const struct store_client *c)
 {
     return c->peer.dialect;

@@ -40,6 +40,10 @@ void store_client_close(struct store_client *c);
 /* What the server turned out to speak. */
 enum store_dialect store_client_dialect(const struct store_client *c);
 
+/* The socket, for its addresses only: borrowed until the next call. -1 when the
+ * connection has ended. */
+int store_client_fd(const struct store_client *c);
+
 /*
  * Checks in as a worker: ADD 1 to the counter "init/" (no slash in front),
  * for which the host of a store with a world size waits. Once per worker.

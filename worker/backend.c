@@ -6,6 +6,8 @@
 
 static const struct coll_backend *const backends[] = {
     &coll_backend_shm,
+    &coll_backend_nodes,
+    &coll_backend_tcp,
     &coll_backend_self,
 };
 

@@ -39,6 +39,9 @@ struct coll_call {
     void *recvbuf; /* broadcast: the buffer */
     uint64_t seq; /* 1 for the group's first operation */
     uint64_t deadline_ns;
+    /* NULL, or the call that this one is a part of: ranks compare it, and
+     * sentences name it. */
+    const struct coll_call *whole;
 };
 
 struct coll_group {
@@ -46,6 +49,8 @@ struct coll_group {
     void *state; /* the back end's, from create to destroy */
     int rank;
     int size;
+    /* What ranks are called in sentences, ascending; NULL: what they are. */
+    const int *names;
     int64_t timeout_ms;
     uint32_t id; /* in the recorder; 0: the default group */
     pthread_mutex_t lock;
@@ -63,6 +68,9 @@ struct coll_boot {
     bool *is_over;
     const char *prefix; /* in front of every key, ends in '/' */
     uint64_t deadline_ns;
+    const int *names; /* NULL or [size], for as long as the group lives */
+    /* What the launcher calls this node (GROUP_RANK), -1 if it does not say. */
+    int node;
 };
 
 struct coll_backend {
@@ -78,6 +86,8 @@ struct coll_backend {
 
 extern const struct coll_backend coll_backend_self;
 extern const struct coll_backend coll_backend_shm;
+extern const struct coll_backend coll_backend_tcp;
+extern const struct coll_backend coll_backend_nodes;
 
 /* NULL for an unknown name. */
 const struct coll_backend *coll_backend_find(const char *name);

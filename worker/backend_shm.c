@@ -58,6 +58,7 @@ static coll_status_t shm_create(
         goto fail_memory;
     s->rank = g->rank;
     s->size = g->size;
+    s->names = g->names;
     s->epoll = -1;
     s->set = calloc(size, sizeof(*s->set));
     s->peers = calloc(size, sizeof(*s->peers));

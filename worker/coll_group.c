@@ -33,6 +33,7 @@ coll_status_t coll_group_create(struct coll_group **out,
     g->size = size;
     g->timeout_ms = timeout_ms < TIMEOUT_MAX_MS ? timeout_ms : TIMEOUT_MAX_MS;
     g->failure = COLL_OK;
+    g->names = boot == NULL ? NULL : boot->names;
     pthread_mutex_init(&g->lock, NULL);
     status = backend->create(g, boot);
     if (status != COLL_OK) {

@@ -88,7 +88,7 @@ static coll_status_t choose_timeout(
 }
 
 static coll_status_t choose_backend(const coll_options_t *options,
-    int world_size, const struct coll_backend **out)
+    const struct coll_worker *w, const struct coll_backend **out)
 {
     const char *name = options->backend;
     coll_status_t blame = COLL_ERR_ARGUMENT;
@@ -99,7 +99,7 @@ static coll_status_t choose_backend(const coll_options_t *options,
         blame = COLL_ERR_ENVIRONMENT;
     }
     if (name == NULL) {
-        name = world_size == 1 ? "self" : "shm";
+        name = w->world_size == 1 ? "self" : w->is_one_node ? "shm" : "nodes";
         blame = COLL_ERR_UNSUPPORTED;
     }
     *out = coll_backend_find(name);
@@ -110,7 +110,7 @@ static coll_status_t choose_backend(const coll_options_t *options,
             known);
     }
     /* Before the store is asked, and before memory is taken. */
-    return coll_backend_check_size(*out, world_size, blame);
+    return coll_backend_check_size(*out, w->world_size, blame);
 }
 
 /* --- The store ------------------------------------------------------------ */
@@ -192,6 +192,7 @@ static coll_status_t create_group(struct meeting *m)
         .prefix = m->prefix,
         .deadline_ns = m->deadline_ns,
         .is_over = m->has_own_store ? &m->is_lost : NULL,
+        .node = m->w->node,
     };
 
     return coll_group_create(&m->group, m->backend, m->w->rank,
@@ -367,7 +368,7 @@ coll_status_t coll_init(const coll_options_t *options)
     if (status == COLL_OK)
         status = coll_worker_read(&w, options);
     if (status == COLL_OK)
-        status = choose_backend(options, w.world_size, &m.backend);
+        status = choose_backend(options, &w, &m.backend);
     if (status != COLL_OK)
         return status;
 

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-void coll_ranks_text(char *out, size_t cap, const bool *in, int size)
+void coll_ranks_text(
+    char *out, size_t cap, const bool *in, int size, const int *names)
 {
     size_t len;
     int members = 0;
@@ -20,14 +21,17 @@ void coll_ranks_text(char *out, size_t cap, const bool *in, int size)
         last = first;
         if (!in[first])
             continue;
-        while (last + 1 < size && in[last + 1])
+        while (
+            last + 1 < size && in[last + 1] &&
+            coll_rank_name(names, last + 1) == coll_rank_name(names, last) + 1)
             last++;
         if (last - first < 2) {
             last = first; /* a pair reads better as "1,2" */
-            n = (size_t)snprintf(item, sizeof(item), "%s%d", comma, first);
+            n = (size_t)snprintf(item, sizeof(item), "%s%d", comma,
+                coll_rank_name(names, first));
         } else {
-            n = (size_t)snprintf(
-                item, sizeof(item), "%s%d-%d", comma, first, last);
+            n = (size_t)snprintf(item, sizeof(item), "%s%d-%d", comma,
+                coll_rank_name(names, first), coll_rank_name(names, last));
         }
         if (len + n + sizeof("...") > cap) {
             memcpy(out + len, "...", sizeof("..."));

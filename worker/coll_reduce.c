@@ -124,3 +124,8 @@ void coll_reduce(void *dst, const void *const *srcs, int nsrcs, size_t count,
             kernels[dtype].divide(out, n, nsrcs);
     }
 }
+
+void coll_divide(void *dst, size_t count, coll_dtype_t dtype, int divisor)
+{
+    kernels[dtype].divide(dst, count, divisor);
+}

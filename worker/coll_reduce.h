@@ -14,4 +14,7 @@
 void coll_reduce(void *dst, const void *const *srcs, int nsrcs, size_t count,
     coll_dtype_t dtype, coll_op_t op);
 
+/* dst[i] = dst[i] / divisor, as AVG does at its end. */
+void coll_divide(void *dst, size_t count, coll_dtype_t dtype, int divisor);
+
 #endif

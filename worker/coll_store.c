@@ -241,6 +241,13 @@ int coll_store_port(const coll_store_t *store)
     return store == NULL ? -1 : store->base->port;
 }
 
+int coll_store_fd(const coll_store_t *store)
+{
+    const struct coll_store *b = store->base;
+
+    return b->kind == &store_tcp_kind ? store_tcp_fd(b->impl) : -1;
+}
+
 coll_status_t coll_store_set_timeout(coll_store_t *store, int64_t timeout_ms)
 {
     if (store == NULL)

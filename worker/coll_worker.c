@@ -48,29 +48,19 @@ static coll_status_t env_int(
     return COLL_OK;
 }
 
-/* Ranks of several nodes: refused before anybody waits for the others. */
-static coll_status_t check_one_node(const struct coll_worker *w)
+/* What the launcher says of its nodes. */
+static coll_status_t read_node(struct coll_worker *w)
 {
-    int nodes = 1;
-    int local_size = 1;
-    coll_status_t status = env_int(ENV_GROUP_WORLD_SIZE, 1, INT_MAX, 1, &nodes);
+    int local_size = 0;
+    coll_status_t status = COLL_OK;
 
-    if (status == COLL_OK)
-        status = env_int(
-            ENV_LOCAL_WORLD_SIZE, 1, INT_MAX, w->world_size, &local_size);
-    if (status != COLL_OK)
-        return status;
-    if (nodes > 1)
-        return coll_fail(COLL_ERR_UNSUPPORTED,
-            "coll_init: the job has %d nodes (" ENV_GROUP_WORLD_SIZE
-            "); this version serves the processes of one node",
-            nodes);
-    if (local_size != w->world_size)
-        return coll_fail(COLL_ERR_UNSUPPORTED,
-            "coll_init: %d of %d ranks run on this node (" ENV_LOCAL_WORLD_SIZE
-            "); this version serves the processes of one node",
-            local_size, w->world_size);
-    return COLL_OK;
+    if (getenv(ENV_GROUP_RANK) != NULL)
+        status = env_int(ENV_GROUP_RANK, 0, INT_MAX, 0, &w->node);
+    if (status == COLL_OK && getenv(ENV_LOCAL_WORLD_SIZE) != NULL)
+        status =
+            env_int(ENV_LOCAL_WORLD_SIZE, 1, w->world_size, 0, &local_size);
+    w->is_one_node = local_size == w->world_size;
+    return status;
 }
 
 /* --- init_method ---------------------------------------------------------- */
@@ -285,6 +275,7 @@ coll_status_t coll_worker_read(
     struct method m;
     coll_status_t status = split_method(&m, options->init_method);
 
+    w->node = -1;
     if (status == COLL_OK)
         status = read_identity(w, &m, options);
     if (status == COLL_OK)
@@ -295,6 +286,6 @@ coll_status_t coll_worker_read(
      * a world that the program has defined. */
     if (status == COLL_OK && w->world_size > 1 && options->world_size == 0 &&
         m.world_size[0] == '\0')
-        status = check_one_node(w);
+        status = read_node(w);
     return status == COLL_OK ? read_meeting(w, &m) : status;
 }

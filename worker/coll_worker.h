@@ -4,6 +4,7 @@
 #define COLL_WORKER_H
 
 #include <collective.h>
+#include <stdbool.h>
 
 enum coll_meeting { COLL_MEETING_TCP, COLL_MEETING_FILE };
 
@@ -12,6 +13,10 @@ struct coll_worker {
     int world_size;
     int local_rank;
     int restart_count;
+    /* What the launcher says of its nodes, unless the program has defined a
+     * world of its own. */
+    int node; /* GROUP_RANK, or -1 */
+    bool is_one_node; /* LOCAL_WORLD_SIZE is all */
     /* With one rank there is no meeting, and the rest is not set. */
     enum coll_meeting meeting;
     char place[4096]; /* host or path */

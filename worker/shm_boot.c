@@ -59,11 +59,12 @@ coll_status_t boot_fail_lost(struct boot *b, int rank)
     if (coll_agent_await_cause())
         return coll_agent_fail("coll_init");
     if (b->s->peers[rank].pid <= 0)
-        return coll_fail(
-            COLL_ERR_PEER, "rank %d died or gave up during coll_init", rank);
+        return coll_fail(COLL_ERR_PEER,
+            "rank %d died or gave up during coll_init",
+            coll_rank_name(b->s->names, rank));
     return coll_fail(COLL_ERR_PEER,
-        "rank %d (pid %d) died or gave up during coll_init", rank,
-        (int)b->s->peers[rank].pid);
+        "rank %d (pid %d) died or gave up during coll_init",
+        coll_rank_name(b->s->names, rank), (int)b->s->peers[rank].pid);
 }
 
 coll_status_t boot_fail_told(
@@ -79,7 +80,8 @@ coll_status_t boot_fail_gave_up(
     b->s->is_relaying = true;
     if (status == COLL_ERR_PEER)
         return coll_fail(status, "%s", text); /* it names who is at fault */
-    return coll_fail(COLL_ERR_PEER, "rank %d gave up: %s", rank, text);
+    return coll_fail(COLL_ERR_PEER, "rank %d gave up: %s",
+        coll_rank_name(b->s->names, rank), text);
 }
 
 coll_status_t boot_fail_late(
@@ -88,7 +90,7 @@ coll_status_t boot_fail_late(
     struct shm_state *s = b->s;
     char missing[256];
 
-    coll_ranks_text(missing, sizeof(missing), s->set, s->size);
+    coll_ranks_text(missing, sizeof(missing), s->set, s->size, s->names);
     return coll_fail(COLL_ERR_TIMEOUT,
         "timed out after %.1f s in coll_init waiting for %s%s",
         (double)timeout_ms / 1000.0, missing, to_do);

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "coll_ranks.h"
 #include "rendezvous/base/clock.h"
 
 void boot_key_of(
@@ -133,21 +134,23 @@ bool boot_claim_parse(struct claim *c, const char *text)
 coll_status_t boot_check_node(const struct boot *b, const struct claim *c)
 {
     const struct node *own = &b->own.node;
+    int rank = coll_rank_name(b->g->names, b->g->rank);
+    int leader = coll_rank_name(b->g->names, 0);
 
     if (strcmp(c->node.boot_id, own->boot_id) != 0)
         return coll_fail(COLL_ERR_UNSUPPORTED,
-            "coll_init: rank %d runs on another machine than rank 0; this "
-            "version serves the processes of one node",
-            b->g->rank);
+            "coll_init: rank %d runs on another machine than rank %d; the back "
+            "end \"shm\" serves the processes of one node",
+            rank, leader);
     if (c->node.netns != own->netns)
         return coll_fail(COLL_ERR_UNSUPPORTED,
             "coll_init: rank %d runs in another network namespace than rank "
-            "0; this version serves the processes of one node",
-            b->g->rank);
+            "%d; the back end \"shm\" serves the processes of one node",
+            rank, leader);
     if (c->node.uid != own->uid)
         return coll_fail(COLL_ERR_UNSUPPORTED,
-            "coll_init: rank %d runs as user %u, rank 0 as user %u; ranks "
+            "coll_init: rank %d runs as user %u, rank %d as user %u; ranks "
             "share memory and must run as one user",
-            b->g->rank, own->uid, c->node.uid);
+            rank, own->uid, leader, c->node.uid);
     return COLL_OK;
 }

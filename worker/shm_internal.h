@@ -27,21 +27,11 @@
 #include <sys/types.h>
 
 #include "backend.h"
+#include "coll_signature.h"
 
 /* The tick that all counters start at. They wrap; starting just below that
  * makes every run cross it. */
 #define SHM_FIRST_TICK ((uint32_t)-16)
-
-/* What one rank called, compared by all ranks before data is touched. */
-struct shm_signature {
-    uint8_t kind;
-    uint8_t dtype;
-    uint8_t op;
-    uint8_t unused;
-    int32_t root;
-    uint64_t count;
-    uint64_t seq;
-};
 
 /* Written by its own rank only, but for sleepers. */
 struct shm_control {
@@ -49,7 +39,7 @@ struct shm_control {
     _Atomic uint32_t sleepers; /* ranks asleep on tick */
     _Atomic uint32_t has_left; /* destroyed in good order */
     _Atomic uint32_t failure; /* 0, or minus the coll_status_t and flags */
-    struct shm_signature signature[2]; /* of the call, by tick parity */
+    struct coll_signature signature[2]; /* of the call, by tick parity */
     uint64_t left_after_seq; /* valid once has_left is set */
     char failure_text[440]; /* valid once failure is set */
 };
@@ -60,7 +50,10 @@ struct shm_control {
 /* And: this rank had the group before it failed. */
 #define SHM_HAD_GROUP 0x200u
 
-#define SHM_FAILURE_FLAGS (SHM_IS_RELAYED | SHM_HAD_GROUP)
+/* And: status and text are those that every rank shall return. */
+#define SHM_AS_IT_IS 0x400u
+
+#define SHM_FAILURE_FLAGS (SHM_IS_RELAYED | SHM_HAD_GROUP | SHM_AS_IT_IS)
 
 /* Up to here a waiting rank reads one cache line per peer. */
 _Static_assert(offsetof(struct shm_control, left_after_seq) == 64,
@@ -78,6 +71,7 @@ struct shm_peer {
 struct shm_state {
     int rank;
     int size;
+    const int *names; /* the group's */
     struct shm_control *control; /* [size], start of the mapping */
     char *slots;
     size_t map_bytes;
@@ -222,7 +216,7 @@ coll_status_t shm_first_tick(
     struct coll_group *g, const struct coll_call *call);
 
 /* Tells all ranks, if they are mapped, that this one gives up with the
- * calling thread's error sentence. flags: 0 or SHM_HAD_GROUP. */
+ * calling thread's error sentence. flags: those of failure. */
 void shm_announce_failure(
     struct shm_state *s, coll_status_t status, uint32_t flags);
 
@@ -244,6 +238,12 @@ bool shm_has_failed(const struct shm_state *s, int rank);
 
 /* Fails with the reason that another rank gave for its failure. */
 coll_status_t shm_fail_with(struct shm_state *s, int rank, bool is_behind);
+
+/* For a rank that waits for something else while the others wait for it: fails
+ * if one of them has ended or has given up. What there is to notice makes
+ * s->epoll readable. */
+coll_status_t shm_check_alive(
+    struct shm_state *s, const struct coll_call *call);
 
 /* Wakes whoever sleeps on any rank's tick. */
 void shm_wake_all(struct shm_state *s);

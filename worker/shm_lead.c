@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "coll_ranks.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/text.h"
 
@@ -270,8 +271,11 @@ void boot_dismiss(struct boot *b, coll_status_t status)
     /* The other sentences are true on every rank. */
     if (is_own)
         msg.status = COLL_ERR_PEER;
-    snprintf(msg.text, sizeof(msg.text), "%s%.420s",
-        is_own ? "rank 0 gave up: " : "", reason);
+    if (is_own)
+        snprintf(msg.text, sizeof(msg.text), "rank %d gave up: %.400s",
+            coll_rank_name(s->names, 0), reason);
+    else
+        snprintf(msg.text, sizeof(msg.text), "%s", reason);
     while (b->listener >= 0 && boot_mark_missing(s, 1) > 0) {
         int left_ms = clock_left_ms(end_ns);
 

@@ -15,6 +15,7 @@
 
 #include "coll_agent.h"
 #include "coll_ranks.h"
+#include "coll_signature.h"
 #include "rendezvous/base/clock.h"
 
 /*
@@ -92,17 +93,6 @@ bool shm_has_failed(const struct shm_state *s, int rank)
     return atomic_load(&s->control[rank].failure) != 0;
 }
 
-/* "all_reduce #17" */
-static const char *call_text(
-    char *out, size_t cap, const struct coll_call *call)
-{
-    if (call == NULL)
-        return "coll_init";
-    snprintf(out, cap, "%s #%llu", coll_kind_name(call->kind),
-        (unsigned long long)call->seq);
-    return out;
-}
-
 coll_status_t shm_fail_with(struct shm_state *s, int rank, bool is_behind)
 {
     const struct shm_control *c = &s->control[rank];
@@ -112,6 +102,8 @@ coll_status_t shm_fail_with(struct shm_state *s, int rank, bool is_behind)
     int len = (int)strnlen(c->failure_text, sizeof(c->failure_text));
 
     s->is_relaying = true;
+    if ((failure & SHM_AS_IT_IS) != 0)
+        return coll_fail(said, "%.*s", len, c->failure_text);
     /* A rank that waited for the same third one shares its time-out; one
      * that was late itself has lost a peer. */
     if (status != COLL_ERR_MISMATCH &&
@@ -121,8 +113,8 @@ coll_status_t shm_fail_with(struct shm_state *s, int rank, bool is_behind)
     if ((failure & SHM_IS_RELAYED) != 0 || said == COLL_ERR_PEER ||
         said == COLL_ERR_MISMATCH)
         return coll_fail(status, "%.*s", len, c->failure_text);
-    return coll_fail(
-        status, "rank %d gave up: %.*s", rank, len, c->failure_text);
+    return coll_fail(status, "rank %d gave up: %.*s",
+        coll_rank_name(s->names, rank), len, c->failure_text);
 }
 
 static coll_status_t fail_timeout(
@@ -134,11 +126,37 @@ static coll_status_t fail_timeout(
 
     for (int r = 0; r < s->size; r++)
         s->set[r] = shm_is_behind(s, r);
-    coll_ranks_text(late, sizeof(late), s->set, s->size);
+    coll_ranks_text(late, sizeof(late), s->set, s->size, s->names);
     return coll_fail(COLL_ERR_TIMEOUT,
         "timed out after %.1f s in %s waiting for %s",
-        (double)g->timeout_ms / 1000.0, call_text(name, sizeof(name), call),
-        late);
+        (double)g->timeout_ms / 1000.0,
+        coll_call_text(name, sizeof(name), call), late);
+}
+
+static coll_status_t fail_dead(
+    const struct shm_state *s, int rank, const struct coll_call *call)
+{
+    char name[64];
+
+    if (coll_agent_await_cause())
+        return coll_agent_fail(coll_call_text(name, sizeof(name), call));
+    return coll_fail(COLL_ERR_PEER,
+        "rank %d (pid %d) died during %s: its process ended without "
+        "coll_destroy()",
+        coll_rank_name(s->names, rank), (int)s->peers[rank].pid,
+        coll_call_text(name, sizeof(name), call));
+}
+
+coll_status_t shm_check_alive(struct shm_state *s, const struct coll_call *call)
+{
+    shm_look_for_deaths(s);
+    for (int r = 0; r < s->size; r++) {
+        if (shm_has_failed(s, r))
+            return shm_fail_with(s, r, true);
+        if (s->peers[r].is_lost)
+            return fail_dead(s, r, call);
+    }
+    return COLL_OK;
 }
 
 /*
@@ -158,7 +176,7 @@ static coll_status_t check_peers(
 
     shm_look_for_deaths(s);
     if (coll_agent_is_told())
-        return coll_agent_fail(call_text(name, sizeof(name), call));
+        return coll_agent_fail(coll_call_text(name, sizeof(name), call));
     for (int r = 0; r < s->size; r++) {
         struct shm_control *c = &s->control[r];
         /* Read before the tick, so that a tick seen as missing then is one
@@ -176,17 +194,13 @@ static coll_status_t check_peers(
             continue;
         if (has_left)
             return coll_fail(COLL_ERR_PEER,
-                "rank %d left after operation %llu, this rank is in %s", r,
+                "rank %d left after operation %llu, this rank is in %s",
+                coll_rank_name(s->names, r),
                 (unsigned long long)c->left_after_seq,
-                call_text(name, sizeof(name), call));
+                coll_call_text(name, sizeof(name), call));
         if (!s->peers[r].is_lost || (call == NULL && !shm_may_judge(s, r)))
             continue;
-        if (coll_agent_await_cause())
-            return coll_agent_fail(call_text(name, sizeof(name), call));
-        return coll_fail(COLL_ERR_PEER,
-            "rank %d (pid %d) died during %s: its process ended without "
-            "coll_destroy()",
-            r, (int)s->peers[r].pid, call_text(name, sizeof(name), call));
+        return fail_dead(s, r, call);
     }
     if (!any_is_behind)
         return COLL_OK;
@@ -276,35 +290,6 @@ coll_status_t shm_tick(
     return COLL_OK;
 }
 
-static bool same_call(
-    const struct shm_signature *a, const struct shm_signature *b)
-{
-    return memcmp(a, b, sizeof(*a)) == 0;
-}
-
-/* "all_reduce(count=200, float32, sum)" */
-static void signature_text(
-    char *out, size_t cap, const struct shm_signature *sig)
-{
-    const char *kind = coll_kind_name(sig->kind);
-    const char *dtype = coll_dtype_name(sig->dtype);
-    unsigned long long count = sig->count;
-
-    switch ((enum coll_kind)sig->kind) {
-    case COLL_KIND_ALL_REDUCE:
-        snprintf(out, cap, "%s(count=%llu, %s, %s)", kind, count, dtype,
-            coll_op_name(sig->op));
-        return;
-    case COLL_KIND_BROADCAST:
-        snprintf(out, cap, "%s(count=%llu, %s, root=%d)", kind, count, dtype,
-            (int)sig->root);
-        return;
-    case COLL_KIND_BARRIER:
-        break;
-    }
-    snprintf(out, cap, "%s()", kind);
-}
-
 /* Says which ranks called what, equal calls together, in rank order. */
 static coll_status_t fail_mismatch(
     struct shm_state *s, const struct coll_call *call)
@@ -313,20 +298,21 @@ static coll_status_t fail_mismatch(
     size_t len = 0;
 
     for (int first = 0; first < s->size && len < sizeof(text); first++) {
-        const struct shm_signature *sig =
+        const struct coll_signature *sig =
             &s->control[first].signature[s->tick & 1];
         char ranks[96];
         char what[96];
         bool is_repeat = false;
 
         for (int r = 0; r < s->size; r++) {
-            s->set[r] = same_call(sig, &s->control[r].signature[s->tick & 1]);
+            s->set[r] = coll_signature_is_same(
+                sig, &s->control[r].signature[s->tick & 1]);
             is_repeat |= s->set[r] && r < first;
         }
         if (is_repeat)
             continue;
-        coll_ranks_text(ranks, sizeof(ranks), s->set, s->size);
-        signature_text(what, sizeof(what), sig);
+        coll_ranks_text(ranks, sizeof(ranks), s->set, s->size, s->names);
+        coll_signature_text(what, sizeof(what), sig);
         len += (size_t)snprintf(text + len, sizeof(text) - len,
             "%s%s called %s", len == 0 ? "" : ", ", ranks, what);
     }
@@ -337,14 +323,7 @@ static coll_status_t fail_mismatch(
 coll_status_t shm_first_tick(struct coll_group *g, const struct coll_call *call)
 {
     struct shm_state *s = g->state;
-    struct shm_signature sig = {
-        .kind = (uint8_t)call->kind,
-        .dtype = (uint8_t)call->dtype,
-        .op = (uint8_t)call->op,
-        .root = call->root,
-        .count = call->count,
-        .seq = call->seq,
-    };
+    struct coll_signature sig = coll_signature_of(call);
     coll_status_t status;
 
     s->control[s->rank].signature[(s->tick + 1) & 1] = sig;
@@ -352,7 +331,8 @@ coll_status_t shm_first_tick(struct coll_group *g, const struct coll_call *call)
     if (status != COLL_OK)
         return status;
     for (int r = 0; r < s->size; r++)
-        if (!same_call(&sig, &s->control[r].signature[s->tick & 1]))
+        if (!coll_signature_is_same(
+                &sig, &s->control[r].signature[s->tick & 1]))
             return fail_mismatch(s, call);
     return COLL_OK;
 }

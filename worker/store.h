@@ -84,6 +84,8 @@ int store_tcp_open(struct store_impl **out, const char *host, int *port,
     bool is_host, int world_size, int64_t linger_ms, uint64_t deadline_ns,
     struct err *e);
 
+int store_tcp_fd(const struct store_impl *s);
+
 /* There is nothing to wait for any more: close lets those clients go that are
  * there, for at most linger_ms. */
 void store_tcp_hurry(struct store_impl *s, int64_t linger_ms);
@@ -114,6 +116,10 @@ int coll_store_wrap(coll_store_t **out, const struct store_kind *kind,
 
 /* Closes a store after a failure: nobody will use it any more. Takes NULL. */
 void coll_store_abandon(coll_store_t *store);
+
+/* The socket of a TCP store, for its addresses only and until the next call;
+ * -1 for other stores. */
+int coll_store_fd(const coll_store_t *store);
 
 /* Turns the errno of a store's call into a status and a sentence. */
 coll_status_t coll_store_fail(const char *call, int rc, const struct err *e);

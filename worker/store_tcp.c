@@ -242,6 +242,11 @@ void store_tcp_hurry(struct store_impl *s, int64_t linger_ms)
     s->linger_ms = linger_ms;
 }
 
+int store_tcp_fd(const struct store_impl *s)
+{
+    return store_client_fd(s->client);
+}
+
 int store_tcp_open(struct store_impl **out, const char *host, int *port,
     bool is_host, int world_size, int64_t linger_ms, uint64_t deadline_ns,
     struct err *e)

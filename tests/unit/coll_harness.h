@@ -125,6 +125,10 @@ __attribute__((format(printf, 1, 2))) static inline void harness_wrong(
 
 /* --- Ranks as threads --------------------------------------------------- */
 
+/* What a test may choose before it runs ranks. */
+static const struct coll_backend *harness_backend = &coll_backend_shm;
+static int (*harness_node_of)(int rank); /* NULL: nobody says */
+
 /* g is NULL where the group could not be made and want_group is false. */
 typedef void harness_rank_fn(struct coll_group *g, int rank, void *arg);
 
@@ -149,6 +153,7 @@ static inline coll_status_t harness_join(
     struct coll_boot boot = {
         .prefix = job->prefix,
         .deadline_ns = clock_deadline_ns(job->timeout_ms),
+        .node = harness_node_of == NULL ? -1 : harness_node_of(rank),
     };
     const coll_store_options_t options = {.timeout_ms = job->timeout_ms};
     coll_status_t status =
@@ -157,7 +162,7 @@ static inline coll_status_t harness_join(
     if (status != COLL_OK)
         return status;
     status = coll_group_create(
-        out, &coll_backend_shm, rank, size, job->timeout_ms, &boot);
+        out, harness_backend, rank, size, job->timeout_ms, &boot);
     coll_store_close(boot.store);
     return status;
 }

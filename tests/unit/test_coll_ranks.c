@@ -27,7 +27,7 @@ START_TEST(set_reads_as)
 
     for (int r = 0; r < size; r++)
         in[r] = cases[_i].members[r] == 'x';
-    coll_ranks_text(text, sizeof(text), in, size);
+    coll_ranks_text(text, sizeof(text), in, size, NULL);
     ck_assert_str_eq(text, cases[_i].text);
 }
 END_TEST
@@ -45,7 +45,7 @@ START_TEST(long_list_is_cut_at_an_item)
         size_t len;
 
         memset(text, '#', sizeof(text));
-        coll_ranks_text(text, cap, in, RANKS);
+        coll_ranks_text(text, cap, in, RANKS, NULL);
         len = strlen(text);
         ck_assert_uint_lt(len, cap);
         ck_assert_int_eq(text[cap], '#');

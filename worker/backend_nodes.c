@@ -1,0 +1,275 @@
+/*
+ * The back end "nodes": shared memory within a node, TCP between nodes. Of
+ * each node the lowest rank leads: it alone is in the net.
+ *
+ * An operation has three parts. First the ranks of a node compare what they
+ * have called and bring their data together; then the leaders do the same with
+ * each other; then the leader gives its node the result. A leader that fails
+ * in between says so in its node, and a node that fails says so, through its
+ * leader, to the others.
+ */
+#include "tcp_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coll_reduce.h"
+#include "rendezvous/base/clock.h"
+#include "shm_internal.h"
+
+/* All ranks of a node are known to be up when they meet there. */
+#define LOCAL_MEET_MS 60000
+
+/* The leaders find out on whose account a time is over: so much longer their
+ * ranks wait for the sentence. */
+#define VERDICT_MS 6000
+
+struct nodes_state {
+    int nodes_count;
+    int *nodes; /* [size] of each rank */
+    int *indices; /* [size] its rank within the node */
+    int *names; /* [local_size] the ranks of this node */
+    int local_size;
+    struct coll_group *local; /* NULL if this rank is alone on its node */
+    struct tcp_net *net; /* NULL unless this rank leads one of several nodes */
+};
+
+static void release(struct nodes_state *s)
+{
+    if (s == NULL)
+        return;
+    coll_group_destroy(s->local);
+    tcp_net_destroy(s->net);
+    free(s->nodes);
+    free(s->indices);
+    free(s->names);
+    free(s);
+}
+
+/* Fills in who is where. */
+static coll_status_t take_nodes(struct nodes_state *s,
+    const struct coll_group *g, const struct tcp_meeting *meeting)
+{
+    const int *nodes = tcp_meeting_nodes(meeting, &s->nodes_count);
+    size_t size = (size_t)g->size;
+    int *counts = calloc(size, sizeof(*counts));
+    int own = nodes[g->rank];
+
+    s->nodes = calloc(size, sizeof(*s->nodes));
+    s->indices = calloc(size, sizeof(*s->indices));
+    s->names = calloc(size, sizeof(*s->names));
+    if (counts == NULL || s->nodes == NULL || s->indices == NULL ||
+        s->names == NULL) {
+        free(counts);
+        return coll_fail(
+            COLL_ERR_MEMORY, "out of memory for a group of %d ranks", g->size);
+    }
+    memcpy(s->nodes, nodes, size * sizeof(*nodes));
+    for (int r = 0; r < g->size; r++) {
+        if (nodes[r] == own)
+            s->names[counts[own]] = r;
+        s->indices[r] = counts[nodes[r]]++;
+    }
+    s->local_size = counts[own];
+    free(counts);
+    return COLL_OK;
+}
+
+static coll_status_t watch_local(void *arg, const struct coll_call *call)
+{
+    return shm_check_alive(arg, call);
+}
+
+static coll_status_t make_local(struct nodes_state *s,
+    const struct coll_group *g, const struct coll_boot *boot)
+{
+    char prefix[128];
+    struct coll_boot here = {
+        .store = boot->store,
+        .prefix = prefix,
+        .deadline_ns = clock_deadline_ns(LOCAL_MEET_MS),
+        .names = s->names,
+    };
+    struct shm_state *shm;
+    coll_status_t status;
+
+    if (s->local_size == 1)
+        return COLL_OK;
+    if (here.deadline_ns > boot->deadline_ns)
+        here.deadline_ns = boot->deadline_ns;
+    snprintf(prefix, sizeof(prefix), "%sfrom%d/", boot->prefix, s->names[0]);
+    status = coll_group_create(&s->local, &coll_backend_shm,
+        s->indices[g->rank], s->local_size, g->timeout_ms, &here);
+    if (status != COLL_OK)
+        return status;
+    if (s->net != NULL) {
+        shm = s->local->state;
+        s->net->watch_fd = shm->epoll;
+        s->net->watch_cb = watch_local;
+        s->net->watch_arg = shm;
+    }
+    return COLL_OK;
+}
+
+static coll_status_t nodes_create(
+    struct coll_group *g, const struct coll_boot *boot)
+{
+    struct nodes_state *s;
+    struct tcp_meeting *meeting;
+    coll_status_t status;
+
+    if (g->size == 1)
+        return COLL_OK;
+    s = calloc(1, sizeof(*s));
+    if (s == NULL)
+        return coll_fail(COLL_ERR_MEMORY, "out of memory for a group");
+    status = tcp_meet(&meeting, &s->net, g, boot, false);
+    if (status != COLL_OK) {
+        release(s);
+        return status;
+    }
+    status = take_nodes(s, g, meeting);
+    if (status == COLL_OK)
+        status = make_local(s, g, boot);
+    status = tcp_meeting_end(meeting, status);
+    if (status != COLL_OK) {
+        if (s->local != NULL)
+            s->local->failure = status;
+        release(s);
+        return status;
+    }
+    g->state = s;
+    return COLL_OK;
+}
+
+static void nodes_destroy(struct coll_group *g)
+{
+    struct nodes_state *s = g->state;
+
+    if (s == NULL)
+        return;
+    if (s->local != NULL) {
+        s->local->failure = g->failure;
+        s->local->seq = g->seq;
+    }
+    if (s->net != NULL && g->failure != COLL_OK)
+        tcp_net_fail(s->net, g->failure);
+    else if (s->net != NULL)
+        tcp_net_leave(s->net, g->seq);
+    release(s);
+    g->state = NULL;
+}
+
+/* --- Operations ----------------------------------------------------------- */
+
+static coll_status_t run_local(
+    struct nodes_state *s, const struct coll_call *part)
+{
+    if (s->local == NULL)
+        return COLL_OK;
+    s->local->seq = part->seq;
+    return coll_backend_shm.run(s->local, part);
+}
+
+static bool has_root(
+    const struct nodes_state *s, const struct coll_group *g, int root)
+{
+    return s->nodes[root] == s->nodes[g->rank];
+}
+
+/* The node's ranks compare their calls; then recvbuf has the node's data. */
+static coll_status_t bring_together(
+    struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
+{
+    struct coll_call part = *call;
+
+    part.whole = call;
+    if (call->kind == COLL_KIND_BROADCAST) {
+        part.root = s->indices[call->root];
+        if (!has_root(s, g, call->root))
+            part.kind = COLL_KIND_BARRIER;
+    } else if (call->kind == COLL_KIND_ALL_REDUCE) {
+        if (call->op == COLL_AVG)
+            part.op = COLL_SUM;
+        if (s->local == NULL)
+            return coll_backend_self.run(g, call);
+    }
+    return run_local(s, &part);
+}
+
+static coll_status_t run_between(
+    struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
+{
+    struct coll_call part = *call;
+    coll_status_t status;
+
+    part.whole = call;
+    part.sendbuf = call->recvbuf;
+    if (call->kind == COLL_KIND_BROADCAST)
+        part.root = s->nodes[call->root];
+    if (call->kind == COLL_KIND_ALL_REDUCE && call->op == COLL_AVG)
+        part.op = COLL_SUM;
+    status = tcp_run(s->net, &part);
+    if (status == COLL_OK && part.op != call->op)
+        coll_divide(call->recvbuf, call->count, call->dtype, g->size);
+    return status;
+}
+
+/* Also tells the node's ranks that all went well elsewhere. */
+static coll_status_t hand_out(
+    struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
+{
+    struct coll_call part = *call;
+
+    part.whole = call;
+    part.root = 0;
+    part.kind = COLL_KIND_BROADCAST;
+    if (call->kind == COLL_KIND_BARRIER ||
+        (call->kind == COLL_KIND_BROADCAST && has_root(s, g, call->root)))
+        part.kind = COLL_KIND_BARRIER;
+    if (part.deadline_ns < UINT64_MAX - VERDICT_MS * CLOCK_NS_PER_MS)
+        part.deadline_ns += VERDICT_MS * CLOCK_NS_PER_MS;
+    return run_local(s, &part);
+}
+
+static void tell_node(struct nodes_state *s, coll_status_t status)
+{
+    bool is_for_all = status == COLL_ERR_PEER || status == COLL_ERR_MISMATCH ||
+                      status == COLL_ERR_TIMEOUT;
+
+    if (s->local != NULL)
+        shm_announce_failure(s->local->state, status,
+            SHM_HAD_GROUP | (is_for_all ? SHM_AS_IT_IS : 0));
+}
+
+static coll_status_t nodes_run(
+    struct coll_group *g, const struct coll_call *call)
+{
+    struct nodes_state *s = g->state;
+    coll_status_t status;
+
+    if (s == NULL)
+        return coll_backend_self.run(g, call);
+    if (s->nodes_count == 1)
+        return run_local(s, call);
+    status = bring_together(s, g, call);
+    if (status == COLL_OK && s->net != NULL) {
+        status = run_between(s, g, call);
+        if (status != COLL_OK)
+            tell_node(s, status);
+    }
+    if (status == COLL_OK)
+        status = hand_out(s, g, call);
+    if (status != COLL_OK && s->net != NULL)
+        tcp_net_fail(s->net, status);
+    return status;
+}
+
+const struct coll_backend coll_backend_nodes = {
+    .name = "nodes",
+    .max_ranks = TCP_MAX_RANKS,
+    .create = nodes_create,
+    .destroy = nodes_destroy,
+    .run = nodes_run,
+};

@@ -1,0 +1,31 @@
+/* What a rank called: to compare with what others did, and for sentences. */
+#ifndef COLL_SIGNATURE_H
+#define COLL_SIGNATURE_H
+
+#include "backend.h"
+
+/* Two are the same call if their bytes are. */
+struct coll_signature {
+    uint8_t kind;
+    uint8_t dtype;
+    uint8_t op;
+    uint8_t unused;
+    int32_t root;
+    uint64_t count;
+    uint64_t seq;
+};
+
+/* Of a part, the signature is that of the whole. */
+struct coll_signature coll_signature_of(const struct coll_call *call);
+
+bool coll_signature_is_same(
+    const struct coll_signature *a, const struct coll_signature *b);
+
+/* "all_reduce(count=200, float32, sum)" */
+void coll_signature_text(
+    char *out, size_t cap, const struct coll_signature *sig);
+
+/* "all_reduce #17"; NULL: "coll_init". Returns out or a constant. */
+const char *coll_call_text(char *out, size_t cap, const struct coll_call *call);
+
+#endif

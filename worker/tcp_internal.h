@@ -1,0 +1,177 @@
+/*
+ * Ranks over TCP: what the back ends "tcp" (every rank) and "nodes" (one rank
+ * of each node) have in common. They are the ranks of a net, 0 to size - 1.
+ *
+ * Rank r keeps links to r + 2^k and r - 2^k (modulo the size) for every 2^k
+ * below the size: that is all that dissemination, a binomial tree from any
+ * root and a ring need, and it grows with the logarithm of the size.
+ *
+ * A link is two connections. One carries data, without any framing, because
+ * every operation begins with an agreement on what all ranks have called, and
+ * after it both sides know what comes. The other carries news: why a rank
+ * gives up, that it leaves, who waits for whom. So a reason is never stuck
+ * behind data that nobody takes, and never taken for data.
+ */
+#ifndef COLL_TCP_INTERNAL_H
+#define COLL_TCP_INTERNAL_H
+
+#include <poll.h>
+
+#include "backend.h"
+
+/* Each rank learns of every other one where it is: beyond this that is no
+ * longer small. */
+#define TCP_MAX_RANKS 4096
+
+/* Digits of a random token. */
+#define TCP_TOKEN_BYTES 32
+
+/* An address or a host's name, without port. */
+#define TCP_ADDR_BYTES 256
+
+/* Neighbours of a rank, at most. */
+#define TCP_MAX_LINKS 64
+
+enum tcp_news_kind {
+    TCP_FAILED, /* the sender gives up: status and text, true on every rank */
+    TCP_LEFT, /* it has destroyed the group after operation seq */
+    TCP_EXPIRED, /* its time is over in operation seq, which waits for you */
+    TCP_WAITING, /* the answer: so do I, for another one */
+};
+
+#define TCP_NEWS_MAGIC 0x636f6c6eu
+
+struct tcp_news {
+    uint32_t magic;
+    uint32_t kind;
+    int32_t status;
+    uint32_t unused;
+    uint64_t seq;
+    char text[440];
+};
+
+struct tcp_link {
+    int rank; /* in the net */
+    int data; /* sockets, -1 while there is none */
+    int news;
+    char addr[TCP_ADDR_BYTES]; /* of the other side */
+    struct tcp_news in; /* being received */
+    size_t in_len;
+    uint64_t ended_ns; /* when the first sign of its end was seen, or 0 */
+    bool data_has_ended; /* nothing more can be sent or received */
+    bool news_have_ended;
+    bool has_left;
+    uint64_t left_after;
+    coll_status_t failure; /* COLL_OK, or what it gave up with, and text */
+    char text[440];
+    bool is_waiting; /* it has answered that it waits itself */
+};
+
+/* One direction of an exchange; link NULL: nothing. */
+struct tcp_flow {
+    struct tcp_link *link;
+    char *at;
+    size_t left;
+};
+
+struct tcp_net {
+    int rank;
+    int size;
+    int *names; /* [size] the ranks of the whole group, for sentences */
+    int64_t timeout_ms; /* for sentences */
+    int nlinks;
+    struct tcp_link *links; /* [nlinks], by rank */
+    struct pollfd *polls; /* [nlinks + TCP_EXTRA_POLLS] */
+    bool *set; /* [size] scratch for error texts */
+    char *scratch; /* TCP_SCRATCH_BYTES for data of others */
+    const void **srcs; /* [size] */
+    bool has_told; /* that this rank gives up */
+    bool is_asked; /* the time of another one is over */
+    /* "nodes": what else can end a wait. */
+    int watch_fd; /* -1: nothing */
+    coll_status_t (*watch_cb)(void *arg, const struct coll_call *call);
+    void *watch_arg;
+};
+
+/* Two data sockets, the agent, watch_fd. */
+#define TCP_EXTRA_POLLS 4
+
+#define TCP_SCRATCH_BYTES ((size_t)1 << 20)
+
+/* --- tcp_net.c ------------------------------------------------------------ */
+
+/* Makes a net without connections. names are copied. 0 or -ENOMEM. */
+int tcp_net_create(struct tcp_net **out, int rank, int size, const int *names);
+
+/* Closes everything. Takes NULL. */
+void tcp_net_destroy(struct tcp_net *net);
+
+/* Writes the ranks that a rank has links to, ascending; returns how many. */
+int tcp_neighbours(int rank, int size, int out[TCP_MAX_LINKS]);
+
+/* NULL if it is no neighbour. */
+struct tcp_link *tcp_net_link(struct tcp_net *net, int rank);
+
+/* Sets the magic number. Never blocks. */
+void tcp_news_send(struct tcp_link *link, struct tcp_news *news);
+
+/* Tells the neighbours that this rank leaves, after operation seq. */
+void tcp_net_leave(struct tcp_net *net, uint64_t seq);
+
+/* Tells them that it gives up with the calling thread's error sentence; they
+ * will tell theirs. Only the first time. */
+void tcp_net_fail(struct tcp_net *net, coll_status_t status);
+
+/* --- tcp_wait.c ----------------------------------------------------------- */
+
+/* Sends and receives at the same time, whole. */
+coll_status_t tcp_exchange(struct tcp_net *net, const struct coll_call *call,
+    struct tcp_flow out, struct tcp_flow in);
+
+/* --- tcp_ops.c ------------------------------------------------------------ */
+
+/* Runs one call over the net; root is a rank of the net. A failure is told. */
+coll_status_t tcp_run(struct tcp_net *net, const struct coll_call *call);
+
+/* --- tcp_meet.c: how the ranks of a group find each other ----------------- */
+
+struct tcp_meeting;
+
+/*
+ * All ranks of the group meet at rank 0, and learn which of them share a node.
+ * is_flat: none do. The lowest rank of each node then has its links to the
+ * others in *net; for all others, and with one node, it is NULL.
+ */
+coll_status_t tcp_meet(struct tcp_meeting **out, struct tcp_net **net,
+    struct coll_group *g, const struct coll_boot *boot, bool is_flat);
+
+/* [size] the node of each rank: nodes are numbered by their lowest rank. */
+const int *tcp_meeting_nodes(const struct tcp_meeting *m, int *count);
+
+/*
+ * Says how this rank's part of the set-up went, and waits until that of all
+ * others has gone well. If one has not, all return its reason. Frees m.
+ */
+coll_status_t tcp_meeting_end(struct tcp_meeting *m, coll_status_t status);
+
+/* --- tcp_address.c -------------------------------------------------------- */
+
+/* The address of one end of a socket as text. 0 or a negative errno. */
+int tcp_local_address(int fd, char out[TCP_ADDR_BYTES]);
+int tcp_peer_address(int fd, char out[TCP_ADDR_BYTES]);
+
+/* Whether both ends of the socket are on this host. */
+bool tcp_is_within_host(int fd);
+
+/* The address from which this host would reach any other: not a loopback
+ * address unless there is nothing else. */
+void tcp_outward_address(char out[TCP_ADDR_BYTES]);
+
+/* A listening, non-blocking socket for all addresses of this host, with a
+ * port that the kernel chooses. 0 or a negative errno. */
+int tcp_listen(int *fd, int *port);
+
+/* What every connection of a group shall have. Never fails. */
+void tcp_set_options(int fd);
+
+#endif

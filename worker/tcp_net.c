@@ -1,0 +1,135 @@
+/* A net's memory, and the last words of its ranks; see tcp_internal.h. */
+#include "tcp_internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+int tcp_neighbours(int rank, int size, int out[TCP_MAX_LINKS])
+{
+    int count = 0;
+
+    for (int d = 1; d < size; d *= 2) {
+        const int both[] = {(rank + d) % size, (rank + size - d) % size};
+
+        for (int i = 0; i < 2; i++) {
+            int at = count;
+
+            while (at > 0 && out[at - 1] > both[i])
+                at--;
+            if (at > 0 && out[at - 1] == both[i])
+                continue;
+            memmove(
+                &out[at + 1], &out[at], (size_t)(count - at) * sizeof(*out));
+            out[at] = both[i];
+            count++;
+        }
+    }
+    return count;
+}
+
+int tcp_net_create(struct tcp_net **out, int rank, int size, const int *names)
+{
+    struct tcp_net *net = calloc(1, sizeof(*net));
+    size_t n = (size_t)size;
+    int neighbours[TCP_MAX_LINKS];
+    size_t links;
+
+    if (net == NULL)
+        return -ENOMEM;
+    net->rank = rank;
+    net->size = size;
+    net->watch_fd = -1;
+    net->nlinks = tcp_neighbours(rank, size, neighbours);
+    links = (size_t)net->nlinks + 1; /* calloc() of nothing may be NULL */
+    net->names = calloc(n, sizeof(*net->names));
+    net->links = calloc(links, sizeof(*net->links));
+    net->polls = calloc(links + TCP_EXTRA_POLLS, sizeof(*net->polls));
+    net->set = calloc(n, sizeof(*net->set));
+    net->srcs = calloc(n, sizeof(*net->srcs));
+    net->scratch = malloc(TCP_SCRATCH_BYTES);
+    if (net->names == NULL || net->links == NULL || net->polls == NULL ||
+        net->set == NULL || net->srcs == NULL || net->scratch == NULL) {
+        tcp_net_destroy(net);
+        return -ENOMEM;
+    }
+    memcpy(net->names, names, n * sizeof(*names));
+    for (int i = 0; i < net->nlinks; i++)
+        net->links[i] =
+            (struct tcp_link){.rank = neighbours[i], .data = -1, .news = -1};
+    *out = net;
+    return 0;
+}
+
+void tcp_net_destroy(struct tcp_net *net)
+{
+    if (net == NULL)
+        return;
+    for (int i = 0; net->links != NULL && i < net->nlinks; i++) {
+        /* Shut down first: a process that was forked may have a copy. */
+        if (net->links[i].data >= 0) {
+            shutdown(net->links[i].data, SHUT_WR);
+            close(net->links[i].data);
+        }
+        if (net->links[i].news >= 0) {
+            shutdown(net->links[i].news, SHUT_WR);
+            close(net->links[i].news);
+        }
+    }
+    free(net->names);
+    free(net->links);
+    free(net->polls);
+    free(net->set);
+    free(net->srcs);
+    free(net->scratch);
+    free(net);
+}
+
+struct tcp_link *tcp_net_link(struct tcp_net *net, int rank)
+{
+    for (int i = 0; i < net->nlinks; i++)
+        if (net->links[i].rank == rank)
+            return &net->links[i];
+    return NULL;
+}
+
+/* There are so few in the life of a group that they fit the socket's buffer:
+ * what does not is for a rank that reads nothing. */
+void tcp_news_send(struct tcp_link *link, struct tcp_news *news)
+{
+    news->magic = TCP_NEWS_MAGIC;
+    if (link->news >= 0)
+        send(link->news, news, sizeof(*news), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void tcp_net_leave(struct tcp_net *net, uint64_t seq)
+{
+    struct tcp_news news = {.kind = TCP_LEFT, .seq = seq};
+
+    for (int i = 0; i < net->nlinks; i++)
+        tcp_news_send(&net->links[i], &news);
+}
+
+void tcp_net_fail(struct tcp_net *net, coll_status_t status)
+{
+    struct tcp_news news = {.kind = TCP_FAILED, .status = status};
+    /* These sentences are true on every rank: they say who is at fault. */
+    bool is_for_all = status == COLL_ERR_PEER || status == COLL_ERR_MISMATCH ||
+                      status == COLL_ERR_TIMEOUT;
+
+    if (net->has_told)
+        return;
+    net->has_told = true;
+    if (is_for_all) {
+        snprintf(news.text, sizeof(news.text), "%s", coll_last_error());
+    } else {
+        news.status = COLL_ERR_PEER;
+        snprintf(news.text, sizeof(news.text), "rank %d gave up: %.400s",
+            net->names[net->rank], coll_last_error());
+    }
+    for (int i = 0; i < net->nlinks; i++)
+        tcp_news_send(&net->links[i], &news);
+}

@@ -1,0 +1,314 @@
+/*
+ * All waiting of an operation over TCP: moving bytes both ways, taking in the
+ * news, and finding out why something does not come. An error here is what
+ * keeps every operation from hanging.
+ *
+ * News and data travel apart, so one may overtake the other. What was sent
+ * before the end of a rank stays valid: a wait fails only when nothing more
+ * can be moved, and only for the end of a rank that it needs, or for what
+ * another rank has said of its failure.
+ */
+#include "tcp_internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "coll_agent.h"
+#include "coll_ranks.h"
+#include "coll_signature.h"
+#include "rendezvous/base/clock.h"
+
+/* The two connections of a rank that has ended may end so far apart, and one
+ * that fails says why before. */
+#define END_MS 1000
+
+/*
+ * When the time of a rank is over it asks those it needs. Whoever waits as
+ * well says so at once, and asks in turn; so the one at the end of the chain
+ * is silent, and its neighbours say who that is. For how long to wait for the
+ * first word, and for the last.
+ */
+#define ANSWER_MS 1000
+#define VERDICT_MS 4000
+
+/* --- Why it fails --------------------------------------------------------- */
+
+/* What another rank has said, or COLL_OK. */
+static coll_status_t check_failures(const struct tcp_net *net)
+{
+    for (int i = 0; i < net->nlinks; i++) {
+        const struct tcp_link *link = &net->links[i];
+
+        if (link->failure != COLL_OK)
+            return coll_fail(link->failure, "%s", link->text);
+    }
+    return COLL_OK;
+}
+
+static coll_status_t fail_ended(const struct tcp_net *net,
+    const struct tcp_link *link, const struct coll_call *call)
+{
+    int rank = net->names[link->rank];
+    char name[64];
+
+    coll_call_text(name, sizeof(name), call);
+    if (link->has_left)
+        return coll_fail(COLL_ERR_PEER,
+            "rank %d left after operation %llu, this rank is in %s", rank,
+            (unsigned long long)link->left_after, name);
+    if (coll_agent_await_cause())
+        return coll_agent_fail(name);
+    return coll_fail(COLL_ERR_PEER,
+        "rank %d at %s is gone: its connection ended during %s without "
+        "coll_destroy()",
+        rank, link->addr, name);
+}
+
+static coll_status_t fail_timeout(struct tcp_net *net,
+    const struct coll_call *call, const struct tcp_flow *out,
+    const struct tcp_flow *in)
+{
+    const struct tcp_flow *const flows[] = {in, out};
+    bool has_silent = false;
+    char name[64];
+    char late[256];
+
+    for (int i = 0; i < 2; i++)
+        has_silent |= flows[i]->left > 0 && !flows[i]->link->is_waiting;
+    memset(net->set, 0, (size_t)net->size * sizeof(*net->set));
+    for (int i = 0; i < 2; i++)
+        if (flows[i]->left > 0 && !(has_silent && flows[i]->link->is_waiting))
+            net->set[flows[i]->link->rank] = true;
+    coll_ranks_text(late, sizeof(late), net->set, net->size, net->names);
+    return coll_fail(COLL_ERR_TIMEOUT,
+        "timed out after %.1f s in %s waiting for %s",
+        (double)net->timeout_ms / 1000.0,
+        coll_call_text(name, sizeof(name), call), late);
+}
+
+/* --- News ----------------------------------------------------------------- */
+
+static void note_end(struct tcp_link *link)
+{
+    if (link->ended_ns == 0)
+        link->ended_ns = clock_now_ns();
+}
+
+static void take_message(
+    struct tcp_net *net, struct tcp_link *link, const struct coll_call *call)
+{
+    struct tcp_news *news = &link->in;
+
+    news->text[sizeof(news->text) - 1] = '\0';
+    switch ((enum tcp_news_kind)news->kind) {
+    case TCP_FAILED:
+        if (link->failure != COLL_OK || news->status >= 0)
+            return;
+        link->failure = (coll_status_t)news->status;
+        memcpy(link->text, news->text, sizeof(link->text));
+        return;
+    case TCP_LEFT:
+        link->has_left = true;
+        link->left_after = news->seq;
+        note_end(link);
+        return;
+    case TCP_EXPIRED: {
+        struct tcp_news answer = {.kind = TCP_WAITING, .seq = call->seq};
+
+        if (news->seq == call->seq) {
+            net->is_asked = true;
+            tcp_news_send(link, &answer);
+        }
+        return;
+    }
+    case TCP_WAITING:
+        link->is_waiting |= news->seq == call->seq;
+        return;
+    }
+}
+
+static void take_news(
+    struct tcp_net *net, struct tcp_link *link, const struct coll_call *call)
+{
+    while (!link->news_have_ended) {
+        char *in = (char *)&link->in;
+        ssize_t n = recv(link->news, in + link->in_len,
+            sizeof(link->in) - link->in_len, MSG_DONTWAIT);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return;
+        if (n > 0)
+            link->in_len += (size_t)n;
+        if (n <= 0 || (link->in_len == sizeof(link->in) &&
+                          link->in.magic != TCP_NEWS_MAGIC)) {
+            link->news_have_ended = true;
+            note_end(link);
+        } else if (link->in_len == sizeof(link->in)) {
+            link->in_len = 0;
+            take_message(net, link, call);
+        }
+    }
+}
+
+/* --- Waiting -------------------------------------------------------------- */
+
+/* Has a rank that is needed ended, as far as can be known? Else *deadline_ns
+ * is moved to when that may be said. */
+static coll_status_t check_flow(const struct tcp_net *net,
+    const struct tcp_flow *flow, const struct coll_call *call,
+    uint64_t *deadline_ns)
+{
+    const struct tcp_link *link = flow->link;
+    uint64_t until_ns;
+
+    if (flow->left == 0 || link->ended_ns == 0)
+        return COLL_OK;
+    until_ns = link->ended_ns + END_MS * CLOCK_NS_PER_MS;
+    if ((link->data_has_ended && (link->news_have_ended || link->has_left)) ||
+        clock_now_ns() >= until_ns)
+        return fail_ended(net, link, call);
+    if (until_ns < *deadline_ns)
+        *deadline_ns = until_ns;
+    return COLL_OK;
+}
+
+static void watch_flow(
+    struct pollfd *p, const struct tcp_flow *flow, short events)
+{
+    *p = (struct pollfd){.fd = -1, .events = events};
+    if (flow->left > 0 && !flow->link->data_has_ended)
+        p->fd = flow->link->data;
+}
+
+/* Waits until something has happened or the time is over, and takes it in. */
+static coll_status_t wait_once(struct tcp_net *net,
+    const struct coll_call *call, const struct tcp_flow *out,
+    const struct tcp_flow *in, uint64_t deadline_ns)
+{
+    struct pollfd *p = net->polls;
+    struct pollfd *of_links = p + TCP_EXTRA_POLLS;
+    char name[64];
+    coll_status_t status = COLL_OK;
+
+    watch_flow(&p[0], out, POLLOUT);
+    watch_flow(&p[1], in, POLLIN);
+    p[2] = (struct pollfd){.fd = coll_agent_fd(), .events = POLLIN};
+    p[3] = (struct pollfd){.fd = net->watch_fd, .events = POLLIN};
+    for (int i = 0; i < net->nlinks; i++) {
+        const struct tcp_link *link = &net->links[i];
+
+        of_links[i] = (struct pollfd){
+            .fd = link->news_have_ended ? -1 : link->news, .events = POLLIN};
+    }
+    if (poll(p, (nfds_t)(TCP_EXTRA_POLLS + net->nlinks),
+            clock_left_ms(deadline_ns)) < 0)
+        return errno == EINTR ? COLL_OK
+                              : coll_fail(COLL_ERR_SYSTEM, "%s: poll: %s",
+                                    coll_call_text(name, sizeof(name), call),
+                                    strerror(errno));
+    for (int i = 0; i < net->nlinks; i++)
+        if (of_links[i].revents != 0)
+            take_news(net, &net->links[i], call);
+    if (p[2].revents != 0 && coll_agent_is_told())
+        status = coll_agent_fail(coll_call_text(name, sizeof(name), call));
+    else if (p[3].revents != 0)
+        status = net->watch_cb(net->watch_arg, call);
+    return status;
+}
+
+/* The time is over, here or on another rank: finds out on whose account. */
+static coll_status_t settle(struct tcp_net *net, const struct coll_call *call,
+    const struct tcp_flow *out, const struct tcp_flow *in)
+{
+    static const struct tcp_flow none = {NULL, NULL, 0};
+    struct tcp_news question = {.kind = TCP_EXPIRED, .seq = call->seq};
+    uint64_t answer_ns = clock_deadline_ns(ANSWER_MS);
+    uint64_t verdict_ns = clock_deadline_ns(VERDICT_MS);
+
+    if (out->left > 0)
+        tcp_news_send(out->link, &question);
+    if (in->left > 0 && !(out->left > 0 && out->link == in->link))
+        tcp_news_send(in->link, &question);
+    for (;;) {
+        bool all_wait = (out->left == 0 || out->link->is_waiting) &&
+                        (in->left == 0 || in->link->is_waiting);
+        uint64_t end_ns = all_wait ? verdict_ns : answer_ns;
+        uint64_t wake_ns = end_ns;
+        coll_status_t status = check_failures(net);
+
+        if (status == COLL_OK)
+            status = check_flow(net, in, call, &wake_ns);
+        if (status == COLL_OK)
+            status = check_flow(net, out, call, &wake_ns);
+        if (status == COLL_OK && clock_now_ns() >= end_ns)
+            return fail_timeout(net, call, out, in);
+        if (status == COLL_OK)
+            status = wait_once(net, call, &none, &none, wake_ns);
+        if (status != COLL_OK)
+            return status;
+    }
+}
+
+/* --- Moving --------------------------------------------------------------- */
+
+/* Moves what can be moved without waiting; whether that was anything. */
+static bool move_flow(struct tcp_flow *flow, bool is_out)
+{
+    bool has_moved = false;
+
+    while (flow->left > 0 && !flow->link->data_has_ended) {
+        ssize_t n =
+            is_out ? send(flow->link->data, flow->at, flow->left,
+                         MSG_NOSIGNAL | MSG_DONTWAIT)
+                   : recv(flow->link->data, flow->at, flow->left, MSG_DONTWAIT);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            break;
+        if (n <= 0) {
+            flow->link->data_has_ended = true;
+            note_end(flow->link);
+            break;
+        }
+        flow->at += n;
+        flow->left -= (size_t)n;
+        has_moved = true;
+        /* The other direction must not wait for all of a large buffer. */
+        if (flow->left > 0)
+            break;
+    }
+    return has_moved;
+}
+
+coll_status_t tcp_exchange(struct tcp_net *net, const struct coll_call *call,
+    struct tcp_flow out, struct tcp_flow in)
+{
+    for (;;) {
+        bool has_moved = move_flow(&out, true);
+        uint64_t deadline_ns = call->deadline_ns;
+        coll_status_t status;
+
+        has_moved |= move_flow(&in, false);
+        if (out.left == 0 && in.left == 0)
+            return COLL_OK;
+        if (has_moved)
+            continue;
+        status = check_failures(net);
+        if (status == COLL_OK)
+            status = check_flow(net, &in, call, &deadline_ns);
+        if (status == COLL_OK)
+            status = check_flow(net, &out, call, &deadline_ns);
+        if (status != COLL_OK)
+            return status;
+        if (net->is_asked || clock_now_ns() >= call->deadline_ns)
+            return settle(net, call, &out, &in);
+        status = wait_once(net, call, &out, &in, deadline_ns);
+        if (status != COLL_OK)
+            return status;
+    }
+}
