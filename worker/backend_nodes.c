@@ -154,7 +154,7 @@ static void nodes_destroy(struct coll_group *g)
         s->local->seq = g->seq;
     }
     if (s->net != NULL && g->failure != COLL_OK)
-        tcp_net_fail(s->net, g->failure);
+        tcp_net_fail(s->net, g->seq, g->failure);
     else if (s->net != NULL)
         tcp_net_leave(s->net, g->seq);
     release(s);
@@ -262,7 +262,7 @@ static coll_status_t nodes_run(
     if (status == COLL_OK)
         status = hand_out(s, g, call);
     if (status != COLL_OK && s->net != NULL)
-        tcp_net_fail(s->net, status);
+        tcp_net_fail(s->net, call->seq, status);
     return status;
 }
 

@@ -32,7 +32,7 @@ static void tcp_destroy(struct coll_group *g)
     if (net == NULL)
         return;
     if (g->failure != COLL_OK)
-        tcp_net_fail(net, g->failure);
+        tcp_net_fail(net, g->seq, g->failure);
     else
         tcp_net_leave(net, g->seq);
     tcp_net_destroy(net);

@@ -33,7 +33,8 @@
 #define TCP_MAX_LINKS 64
 
 enum tcp_news_kind {
-    TCP_FAILED, /* the sender gives up: status and text, true on every rank */
+    TCP_FAILED, /* the sender gives up in operation seq: status and text, true
+                 * on every rank */
     TCP_LEFT, /* it has destroyed the group after operation seq */
     TCP_EXPIRED, /* its time is over in operation seq, which waits for you */
     TCP_WAITING, /* the answer: so do I, for another one */
@@ -63,6 +64,7 @@ struct tcp_link {
     bool has_left;
     uint64_t left_after;
     coll_status_t failure; /* COLL_OK, or what it gave up with, and text */
+    uint64_t failed_in; /* the operation */
     char text[440];
     bool is_waiting; /* it has answered that it waits itself */
 };
@@ -118,9 +120,9 @@ void tcp_news_send(struct tcp_link *link, struct tcp_news *news);
 /* Tells the neighbours that this rank leaves, after operation seq. */
 void tcp_net_leave(struct tcp_net *net, uint64_t seq);
 
-/* Tells them that it gives up with the calling thread's error sentence; they
- * will tell theirs. Only the first time. */
-void tcp_net_fail(struct tcp_net *net, coll_status_t status);
+/* Tells them that it gives up in operation seq with the calling thread's error
+ * sentence; they will tell theirs. Only the first time. */
+void tcp_net_fail(struct tcp_net *net, uint64_t seq, coll_status_t status);
 
 /* --- tcp_wait.c ----------------------------------------------------------- */
 

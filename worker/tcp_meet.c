@@ -41,6 +41,7 @@
 #include <unistd.h>
 
 #include "coll_agent.h"
+#include "coll_fds.h"
 #include "coll_ranks.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/text.h"
@@ -1311,9 +1312,10 @@ static void meeting_destroy(struct tcp_meeting *m)
     free(m);
 }
 
-static coll_status_t prepare(struct tcp_meeting *m)
+static coll_status_t prepare(struct tcp_meeting *m, bool is_host)
 {
     size_t size = (size_t)m->g->size;
+    coll_status_t status;
     int rc;
 
     m->nodes = calloc(size, sizeof(*m->nodes));
@@ -1325,6 +1327,10 @@ static coll_status_t prepare(struct tcp_meeting *m)
         m->is_ready = calloc(size, sizeof(*m->is_ready));
         if (m->members == NULL || m->joins == NULL || m->is_ready == NULL)
             return fail_rc("group", -ENOMEM);
+        /* What cannot be had is better told now than after the others came. */
+        status = coll_fds_reserve(m->g->size, is_host ? m->g->size : 0);
+        if (status != COLL_OK)
+            return status;
     }
     rc = poller_create(&m->poller);
     if (rc == 0 && coll_agent_fd() >= 0)
@@ -1359,7 +1365,7 @@ coll_status_t tcp_meet(struct tcp_meeting **out, struct tcp_net **net,
     m->agent.fd = -1;
     m->door.fd = -1;
     snprintf(m->key, sizeof(m->key), "%stcp/rank0", boot->prefix);
-    status = prepare(m);
+    status = prepare(m, boot->is_over != NULL);
     if (status == COLL_OK && !is_flat)
         status = name_node(self.node, boot->node);
     if (status == COLL_OK && g->rank == 0) {

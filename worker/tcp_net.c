@@ -113,9 +113,9 @@ void tcp_net_leave(struct tcp_net *net, uint64_t seq)
         tcp_news_send(&net->links[i], &news);
 }
 
-void tcp_net_fail(struct tcp_net *net, coll_status_t status)
+void tcp_net_fail(struct tcp_net *net, uint64_t seq, coll_status_t status)
 {
-    struct tcp_news news = {.kind = TCP_FAILED, .status = status};
+    struct tcp_news news = {.kind = TCP_FAILED, .seq = seq, .status = status};
     /* These sentences are true on every rank: they say who is at fault. */
     bool is_for_all = status == COLL_ERR_PEER || status == COLL_ERR_MISMATCH ||
                       status == COLL_ERR_TIMEOUT;

@@ -289,6 +289,6 @@ coll_status_t tcp_run(struct tcp_net *net, const struct coll_call *call)
         }
     }
     if (status != COLL_OK)
-        tcp_net_fail(net, status);
+        tcp_net_fail(net, call->seq, status);
     return status;
 }

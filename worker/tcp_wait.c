@@ -35,13 +35,15 @@
 
 /* --- Why it fails --------------------------------------------------------- */
 
-/* What another rank has said, or COLL_OK. */
-static coll_status_t check_failures(const struct tcp_net *net)
+/* What another rank has said, or COLL_OK. Who has failed in a later operation
+ * has done its part of this one. */
+static coll_status_t check_failures(
+    const struct tcp_net *net, const struct coll_call *call)
 {
     for (int i = 0; i < net->nlinks; i++) {
         const struct tcp_link *link = &net->links[i];
 
-        if (link->failure != COLL_OK)
+        if (link->failure != COLL_OK && link->failed_in <= call->seq)
             return coll_fail(link->failure, "%s", link->text);
     }
     return COLL_OK;
@@ -54,6 +56,8 @@ static coll_status_t fail_ended(const struct tcp_net *net,
     char name[64];
 
     coll_call_text(name, sizeof(name), call);
+    if (link->failure != COLL_OK)
+        return coll_fail(link->failure, "%s", link->text);
     if (link->has_left)
         return coll_fail(COLL_ERR_PEER,
             "rank %d left after operation %llu, this rank is in %s", rank,
@@ -107,6 +111,7 @@ static void take_message(
         if (link->failure != COLL_OK || news->status >= 0)
             return;
         link->failure = (coll_status_t)news->status;
+        link->failed_in = news->seq;
         memcpy(link->text, news->text, sizeof(link->text));
         return;
     case TCP_LEFT:
@@ -238,7 +243,7 @@ static coll_status_t settle(struct tcp_net *net, const struct coll_call *call,
                         (in->left == 0 || in->link->is_waiting);
         uint64_t end_ns = all_wait ? verdict_ns : answer_ns;
         uint64_t wake_ns = end_ns;
-        coll_status_t status = check_failures(net);
+        coll_status_t status = check_failures(net, call);
 
         if (status == COLL_OK)
             status = check_flow(net, in, call, &wake_ns);
@@ -298,7 +303,7 @@ coll_status_t tcp_exchange(struct tcp_net *net, const struct coll_call *call,
             return COLL_OK;
         if (has_moved)
             continue;
-        status = check_failures(net);
+        status = check_failures(net, call);
         if (status == COLL_OK)
             status = check_flow(net, &in, call, &deadline_ns);
         if (status == COLL_OK)

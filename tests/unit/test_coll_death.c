@@ -129,6 +129,7 @@ static int rank_main(const struct plan *plan, const struct pipes *p, int rank)
     setenv(ENV_RANK, text, 1);
     snprintf(text, sizeof(text), "%d", plan->size);
     setenv(ENV_WORLD_SIZE, text, 1);
+    setenv(ENV_LOCAL_WORLD_SIZE, text, 1);
     harness_set_master(port);
     setenv("COLL_TIMEOUT", "60", 1);
     if (coll_init(NULL) != COLL_OK) {
@@ -158,8 +159,6 @@ static void run_plan(const struct plan *plan, unsigned int run)
     pid_t pids[MAX_RANKS];
     int status;
 
-    unsetenv(ENV_LOCAL_WORLD_SIZE);
-    unsetenv(ENV_GROUP_WORLD_SIZE);
     ck_assert_int_eq(pipe(p.port), 0);
     ck_assert_int_eq(pipe(p.going), 0);
     ck_assert_int_eq(pipe(p.hold), 0);

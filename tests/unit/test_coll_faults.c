@@ -196,6 +196,7 @@ static int rank_main(
     setenv(ENV_RANK, text, 1);
     snprintf(text, sizeof(text), "%d", SIZE);
     setenv(ENV_WORLD_SIZE, text, 1);
+    setenv(ENV_LOCAL_WORLD_SIZE, text, 1);
     harness_set_master(port);
     if (plan->own_port != 0)
         unsetenv(ENV_USE_AGENT_STORE);
@@ -328,8 +329,6 @@ int main(void)
 {
     TCase *tc = tcase_create("faults");
 
-    unsetenv(ENV_LOCAL_WORLD_SIZE);
-    unsetenv(ENV_GROUP_WORLD_SIZE);
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(
         tc, fault_in_any_step_is_told_and_healed, 0, MODES * SIZE);

@@ -38,9 +38,9 @@ int getaddrinfo(const char *host, const char *service,
 static void clear_environment(void)
 {
     static const char *const names[] = {ENV_RANK, ENV_WORLD_SIZE,
-        ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE, ENV_GROUP_WORLD_SIZE,
-        ENV_MASTER_ADDR, ENV_MASTER_PORT, ENV_USE_AGENT_STORE,
-        ENV_RESTART_COUNT, "COLL_TIMEOUT", "COLL_BACKEND"};
+        ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE, ENV_GROUP_RANK, ENV_MASTER_ADDR,
+        ENV_MASTER_PORT, ENV_USE_AGENT_STORE, ENV_RESTART_COUNT, "COLL_TIMEOUT",
+        "COLL_BACKEND"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         unsetenv(names[i]);
@@ -72,12 +72,12 @@ static const struct {
         "MASTER_ADDR is not set"},
     {{"WORLD_SIZE", "2", "RANK", "0", "MASTER_ADDR", "localhost"},
         COLL_ERR_ENVIRONMENT, "MASTER_PORT is not set"},
-    {{"WORLD_SIZE", "2", "RANK", "0", "GROUP_WORLD_SIZE", "2"},
-        COLL_ERR_UNSUPPORTED, "the job has 2 nodes"},
-    {{"WORLD_SIZE", "4", "RANK", "0", "LOCAL_WORLD_SIZE", "2"},
-        COLL_ERR_UNSUPPORTED, "2 of 4 ranks run on this node"},
+    {{"WORLD_SIZE", "2", "RANK", "0", "GROUP_RANK", "-1"}, COLL_ERR_ENVIRONMENT,
+        "GROUP_RANK=\"-1\""},
+    {{"WORLD_SIZE", "4", "RANK", "0", "LOCAL_WORLD_SIZE", "5"},
+        COLL_ERR_ENVIRONMENT, "LOCAL_WORLD_SIZE=\"5\""},
     {{"WORLD_SIZE", "1", "COLL_BACKEND", "nccl"}, COLL_ERR_ENVIRONMENT,
-        "no back end \"nccl\"; known are: shm, self"},
+        "no back end \"nccl\"; known are: shm, nodes, tcp, self"},
     {{"WORLD_SIZE", "1", "COLL_TIMEOUT", "0"}, COLL_ERR_ENVIRONMENT,
         "COLL_TIMEOUT=\"0\""},
     {{"WORLD_SIZE", "1", "COLL_TIMEOUT", "-5"}, COLL_ERR_ENVIRONMENT,
@@ -117,7 +117,8 @@ START_TEST(bad_options_are_refused)
     options.timeout_ms = 0;
     options.backend = "mpi";
     ck_assert_int_eq(coll_init(&options), COLL_ERR_ARGUMENT);
-    ck_assert_ptr_nonnull(strstr(coll_last_error(), "known are: shm, self"));
+    ck_assert_ptr_nonnull(
+        strstr(coll_last_error(), "known are: shm, nodes, tcp, self"));
     ck_assert(!coll_is_initialized());
 }
 END_TEST
@@ -301,6 +302,8 @@ typedef int process_fn(int rank, int size);
         }                                                                      \
     } while (0)
 
+static bool is_by_hand;
+
 static void run_processes(int size, process_fn *fn)
 {
     struct harness_store st;
@@ -325,6 +328,9 @@ static void run_processes(int size, process_fn *fn)
             setenv(ENV_RANK, text, 1);
             snprintf(text, sizeof(text), "%d", size);
             setenv(ENV_WORLD_SIZE, text, 1);
+            /* A launcher that says nothing of nodes has started them. */
+            if (!is_by_hand)
+                setenv(ENV_LOCAL_WORLD_SIZE, text, 1);
             harness_set_master(port);
             setenv("COLL_TIMEOUT", "30", 1);
             exit(fn(r, size));
@@ -353,7 +359,8 @@ static int join_and_sum(int rank, int size)
     CHECK_THAT(coll_init(NULL) == COLL_OK);
     CHECK_THAT(coll_rank(NULL) == rank && coll_world_size(NULL) == size);
     CHECK_THAT(coll_local_rank() == (rank == 0 ? 3 : 4));
-    CHECK_THAT(strcmp(coll_backend_name(NULL), "shm") == 0);
+    CHECK_THAT(
+        strcmp(coll_backend_name(NULL), is_by_hand ? "nodes" : "shm") == 0);
     CHECK_THAT(
         coll_all_reduce(&x, &x, 1, COLL_INT64, COLL_SUM, NULL) == COLL_OK);
     CHECK_THAT(x == size * (size - 1) / 2);
@@ -363,6 +370,13 @@ static int join_and_sum(int rank, int size)
 
 START_TEST(processes_join_and_reduce)
 {
+    run_processes(2 + 3 * _i, join_and_sum);
+}
+END_TEST
+
+START_TEST(processes_started_by_hand_find_their_nodes)
+{
+    is_by_hand = true;
     run_processes(2 + 3 * _i, join_and_sum);
 }
 END_TEST
@@ -946,6 +960,7 @@ int main(void)
     tcase_add_test(tc, failure_of_rank_0_before_its_claim_is_told);
     tcase_add_loop_test(tc, frozen_store_is_a_time_out, 0, 2);
     tcase_add_loop_test(tc, processes_join_and_reduce, 0, 3);
+    tcase_add_loop_test(tc, processes_started_by_hand_find_their_nodes, 0, 3);
     tcase_add_test(tc, init_and_destroy_may_be_repeated);
     tcase_add_test(tc, failed_init_can_be_retried);
     tcase_add_test(tc, nothing_is_inherited_by_programs);
