@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "coll_agent.h"
 #include "coll_fds.h"
@@ -130,6 +131,15 @@ struct meeting {
     struct coll_group *group;
 };
 
+/* A host's own name often stands for a loopback address in its /etc/hosts:
+ * others, who reach it by that name, would knock at no door. */
+static bool may_be_loopback_by_name(const struct coll_worker *w)
+{
+    return !w->is_one_node && strcmp(w->place, "localhost") != 0 &&
+           strchr(w->place, ':') == NULL &&
+           strspn(w->place, "0123456789.") != strlen(w->place);
+}
+
 static int open_tcp(struct meeting *m, struct err *e)
 {
     /* A host may be known to the others by an address that is none of its
@@ -140,11 +150,14 @@ static int open_tcp(struct meeting *m, struct err *e)
     bool is_host = m->has_own_store && w->rank == 0;
     struct store_impl *impl;
     int port = w->port;
-    int rc = store_tcp_open(&impl, w->place, &port, is_host, w->world_size,
-        m->timeout_ms, m->deadline_ns, e);
-    bool is_elsewhere =
-        is_host && clock_left_ms(m->deadline_ns) > 0 &&
-        (rc == -EADDRNOTAVAIL || rc == -ENOENT || rc == -ETIMEDOUT);
+    int rc = -EADDRNOTAVAIL;
+    bool is_elsewhere;
+
+    if (!is_host || !may_be_loopback_by_name(w))
+        rc = store_tcp_open(&impl, w->place, &port, is_host, w->world_size,
+            m->timeout_ms, m->deadline_ns, e);
+    is_elsewhere = is_host && clock_left_ms(m->deadline_ns) > 0 &&
+                   (rc == -EADDRNOTAVAIL || rc == -ENOENT || rc == -ETIMEDOUT);
 
     for (int i = 0; i < 2 && is_elsewhere && rc < 0 && rc != -EADDRINUSE; i++)
         rc = store_tcp_open(&impl, others[i], &port, true, w->world_size,
