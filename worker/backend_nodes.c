@@ -130,6 +130,7 @@ static coll_status_t nodes_create(
         return status;
     }
     status = take_nodes(s, g, meeting);
+    tcp_meeting_watch(meeting);
     if (status == COLL_OK)
         status = make_local(s, g, boot);
     status = tcp_meeting_end(meeting, status);

@@ -280,10 +280,17 @@ const struct interrupt coll_agent_interrupt = {
     .is_due = coll_agent_is_told,
 };
 
+coll_status_t coll_agent_fail_canceled(const char *call)
+{
+    if (coll_agent_is_told())
+        return coll_agent_fail(call);
+    return coll_fail(COLL_ERR_PEER, "%s", coll_last_error());
+}
+
 coll_status_t coll_agent_pause(const char *call, long ms)
 {
     if (interrupt_wait(-1, 0, clock_deadline_ns(ms)) == -ECANCELED)
-        return coll_agent_fail(call);
+        return coll_agent_fail_canceled(call);
     return COLL_OK;
 }
 

@@ -46,6 +46,10 @@ coll_status_t coll_agent_fail(const char *call);
 /* Ends the waiting for the store while coll_init() runs. */
 extern const struct interrupt coll_agent_interrupt;
 
+/* A wait has ended with -ECANCELED: fails in the agent's words, or in those
+ * that another interrupt has left as the thread's sentence when it was due. */
+coll_status_t coll_agent_fail_canceled(const char *call);
+
 /* A sleep that the agent can end. COLL_OK, or coll_agent_fail(). */
 coll_status_t coll_agent_pause(const char *call, long ms);
 

@@ -27,7 +27,7 @@ coll_status_t coll_store_fail(const char *call, int rc, const struct err *e)
 
     switch (-rc) {
     case ECANCELED: /* happens in coll_init() only */
-        return coll_agent_fail(call);
+        return coll_agent_fail_canceled(call);
     case ETIMEDOUT:
         status = COLL_ERR_TIMEOUT;
         break;

@@ -150,6 +150,10 @@ coll_status_t tcp_meet(struct tcp_meeting **out, struct tcp_net **net,
 /* [size] the node of each rank: nodes are numbered by their lowest rank. */
 const int *tcp_meeting_nodes(const struct tcp_meeting *m, int *count);
 
+/* From now on waiting for the store, in this thread, ends when a rank gives up.
+ * Until the end of the meeting. */
+void tcp_meeting_watch(struct tcp_meeting *m);
+
 /*
  * Says how this rank's part of the set-up went, and waits until that of all
  * others has gone well. If one has not, all return its reason. Frees m.

@@ -153,7 +153,10 @@ struct tcp_meeting {
     bool has_claimed; /* rank 0: the key is there */
     bool has_told; /* the failure needs not be told to rank 0, or to all */
     bool is_relayed; /* it is in words that are true on every rank */
-    coll_status_t status; /* of what happened in a callback */
+    coll_status_t status; /* of what happened in a callback, and why */
+    char reason[512];
+    coll_status_t link_status; /* a neighbour cannot be reached, and why */
+    char link_reason[512];
     struct poller *poller;
     struct poller_item agent;
     struct poller_item door;
@@ -331,6 +334,27 @@ static int conn_receive(struct conn *c)
     }
 }
 
+static struct conn **slot_of(struct tcp_meeting *m, const struct conn *c)
+{
+    switch (c->role) {
+    case CONN_MEMBER:
+        return &m->members[c->rank];
+    case CONN_LEADER:
+        return &m->leader;
+    case CONN_NEIGHBOUR:
+        for (int i = 0; i < 2 * TCP_MAX_LINKS; i++)
+            if (m->outgoing[i] == c)
+                return &m->outgoing[i];
+        break;
+    case CONN_STRANGER:
+        break;
+    }
+    for (int i = 0; i < STRANGERS; i++)
+        if (m->strangers[i] == c)
+            return &m->strangers[i];
+    return NULL;
+}
+
 /* --- Neighbours ----------------------------------------------------------- */
 
 static bool has_all_links(const struct tcp_meeting *m)
@@ -382,15 +406,19 @@ static void greet_neighbour(struct tcp_meeting *m, struct conn **at)
     become_link(at, link);
 }
 
-static coll_status_t fail_link(
-    const struct tcp_meeting *m, const struct conn *c, int error)
+/* A neighbour cannot be reached. It was up a moment ago: if it has gone since,
+ * rank 0 is about to say why. So that is waited for before this counts. */
+static void note_link(struct tcp_meeting *m, const struct conn *c, int error)
 {
     const struct place *place =
         &m->places[tcp_net_link(m->net, c->rank) - m->net->links];
+    const char *addr = place->addr[0] == '\0' ? m->leader_addr : place->addr;
 
-    return fail_unreachable(m, m->net->names[c->rank],
-        place->addr[0] == '\0' ? m->leader_addr : place->addr, place->port,
-        error == 0 ? "it closes the connection" : strerror(error));
+    if (m->link_status != COLL_OK)
+        return;
+    m->link_status = fail_unreachable(m, m->net->names[c->rank], addr,
+        place->port, error == 0 ? "it closes the connection" : strerror(error));
+    snprintf(m->link_reason, sizeof(m->link_reason), "%s", coll_last_error());
 }
 
 /* Starts to connect one channel to a lower neighbour. */
@@ -443,23 +471,28 @@ static coll_status_t start_links(struct tcp_meeting *m)
 }
 
 /* The connection to a neighbour is there, or cannot be. */
-static coll_status_t finish_connect(struct conn *c)
+static void finish_connect(struct conn *c)
 {
+    struct tcp_meeting *m = c->m;
     struct message msg = {
-        .kind = MEET_HELLO, .rank = c->m->net->rank, .channel = c->channel};
+        .kind = MEET_HELLO, .rank = m->net->rank, .channel = c->channel};
     int error = 0;
     socklen_t len = sizeof(error);
     int rc;
 
     getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &len);
-    if (error != 0)
-        return fail_link(c->m, c, error);
-    c->is_connecting = false;
-    memcpy(msg.token, c->m->claim.token[0], TCP_TOKEN_BYTES);
-    rc = conn_send(c, &msg, NULL);
+    rc = -error;
+    if (rc == 0) {
+        c->is_connecting = false;
+        memcpy(msg.token, m->claim.token[0], TCP_TOKEN_BYTES);
+        rc = conn_send(c, &msg, NULL);
+    }
     if (rc == 0)
-        rc = poller_change(c->m->poller, &c->item, EPOLLIN);
-    return rc < 0 ? fail_link(c->m, c, -rc) : COLL_OK;
+        rc = poller_change(m->poller, &c->item, EPOLLIN);
+    if (rc == 0)
+        return;
+    note_link(m, c, -rc);
+    conn_drop(slot_of(m, c), false);
 }
 
 /* --- The table ------------------------------------------------------------ */
@@ -714,27 +747,6 @@ static coll_status_t admit(struct tcp_meeting *m, struct conn **at)
     return status;
 }
 
-static struct conn **slot_of(struct tcp_meeting *m, const struct conn *c)
-{
-    switch (c->role) {
-    case CONN_MEMBER:
-        return &m->members[c->rank];
-    case CONN_LEADER:
-        return &m->leader;
-    case CONN_NEIGHBOUR:
-        for (int i = 0; i < 2 * TCP_MAX_LINKS; i++)
-            if (m->outgoing[i] == c)
-                return &m->outgoing[i];
-        break;
-    case CONN_STRANGER:
-        break;
-    }
-    for (int i = 0; i < STRANGERS; i++)
-        if (m->strangers[i] == c)
-            return &m->strangers[i];
-    return NULL;
-}
-
 static coll_status_t on_end(struct tcp_meeting *m, struct conn *c)
 {
     struct conn **at = slot_of(m, c);
@@ -755,7 +767,7 @@ static coll_status_t on_end(struct tcp_meeting *m, struct conn *c)
             m->is_refused = true;
         break;
     case CONN_NEIGHBOUR:
-        status = fail_link(m, c, 0);
+        note_link(m, c, 0);
         break;
     }
     conn_drop(at, false);
@@ -797,9 +809,12 @@ static coll_status_t on_message(struct tcp_meeting *m, struct conn *c)
             m->may_go = true;
         break;
     case CONN_NEIGHBOUR:
-        if (msg->kind != MEET_WELCOME || !shows(msg, m->claim.token[1]))
-            return fail_link(m, c, EPROTO);
-        become_link(at, tcp_net_link(m->net, c->rank));
+        if (msg->kind == MEET_WELCOME && shows(msg, m->claim.token[1])) {
+            become_link(at, tcp_net_link(m->net, c->rank));
+        } else {
+            note_link(m, c, EPROTO);
+            conn_drop(at, false);
+        }
         return COLL_OK;
     }
     return COLL_OK;
@@ -816,7 +831,7 @@ static void conn_ready_cb(struct poller_item *item, uint32_t events)
     if (m->status != COLL_OK)
         return;
     if (c->is_connecting) {
-        m->status = finish_connect(c);
+        finish_connect(c);
         return;
     }
     rc = conn_receive(c);
@@ -886,9 +901,48 @@ static void agent_ready_cb(struct poller_item *item, uint32_t events)
 /* Waits for one event until then. */
 static coll_status_t step(struct tcp_meeting *m, uint64_t until_ns)
 {
-    int rc = poller_run(m->poller, clock_left_ms(until_ns));
+    int rc;
 
-    return rc < 0 ? fail_rc("epoll_wait", rc) : m->status;
+    if (m->status == COLL_OK) {
+        rc = poller_run(m->poller, clock_left_ms(until_ns));
+        if (rc < 0)
+            m->status = fail_rc("epoll_wait", rc);
+        if (m->status != COLL_OK)
+            snprintf(m->reason, sizeof(m->reason), "%s", coll_last_error());
+    }
+    if (m->status != COLL_OK)
+        return coll_fail(m->status, "%s", m->reason);
+    return COLL_OK;
+}
+
+/* --- Being interrupted ---------------------------------------------------- */
+
+/* The thread's. */
+static _Thread_local struct tcp_meeting *watched;
+
+static int watched_fd(void)
+{
+    return poller_fd(watched->poller);
+}
+
+static bool watched_is_due(void)
+{
+    struct tcp_meeting *m = watched;
+
+    if (m->status == COLL_OK)
+        step(m, 0);
+    if (m->status != COLL_OK)
+        coll_fail(m->status, "%s", m->reason);
+    return m->status != COLL_OK;
+}
+
+static const struct interrupt meeting_interrupt = {
+    .fd = watched_fd, .is_due = watched_is_due};
+
+void tcp_meeting_watch(struct tcp_meeting *m)
+{
+    watched = m;
+    interrupt_set(&meeting_interrupt);
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b)
@@ -1005,16 +1059,22 @@ static coll_status_t either_step(struct tcp_meeting *m)
 static coll_status_t await_links(struct tcp_meeting *m)
 {
     coll_status_t status = COLL_OK;
+    uint64_t end_ns = 0; /* until when rank 0 may say why one is missing */
 
     while (status == COLL_OK && !has_all_links(m)) {
         const struct conn *late = NULL;
-        uint64_t deadline_ns = m->deadline_ns;
 
         for (int i = 0; i < 2 * TCP_MAX_LINKS && late == NULL; i++)
             late = m->outgoing[i];
         if (late != NULL && clock_now_ns() >= m->reach_ns)
-            return fail_link(m, late, ETIMEDOUT);
-        if (late != NULL && m->reach_ns < deadline_ns)
+            note_link(m, late, ETIMEDOUT);
+        if (m->link_status != COLL_OK && end_ns == 0)
+            end_ns = clock_deadline_ns(LAST_WORDS_MS);
+        if (end_ns != 0 && clock_now_ns() >= end_ns)
+            return coll_fail(m->link_status, "%s", m->link_reason);
+        if (end_ns != 0)
+            status = step(m, end_ns);
+        else if (late != NULL && m->reach_ns < m->deadline_ns)
             status = step(m, m->reach_ns);
         else
             status = either_step(m);
@@ -1418,9 +1478,13 @@ static coll_status_t await_all(struct tcp_meeting *m)
 
 coll_status_t tcp_meeting_end(struct tcp_meeting *m, coll_status_t status)
 {
-    char reason[sizeof(m->joins->text)];
+    char reason[sizeof(m->reason)];
     struct message msg;
 
+    if (watched == m) {
+        watched = NULL;
+        interrupt_set(&coll_agent_interrupt);
+    }
     if (status == COLL_OK)
         status = await_all(m);
     if (status != COLL_OK) {

@@ -35,7 +35,7 @@ workers()
     statuses=
     for pid in "${pids[@]}"; do
         wait "$pid"
-        statuses+=$?\ 
+        statuses+="$? "
     done 2>/dev/null
     lines=$(cat out.*)
 }
@@ -99,7 +99,7 @@ done
 # Two calls that do not match, on two nodes.
 workers "0 1" "$HELPERS/coll_mismatch"
 is "$(grep -c 'mismatch at operation #1: rank 0 called all_reduce(count=3, float32, sum), rank 1 called barrier()' \
-    <<<"$lines")" 2 "PG-02 a mismatch is told on both nodes"
+    <<<"$lines")" 2 "a mismatch is told on both nodes"
 
 # --- two network namespaces ---
 #
