@@ -288,8 +288,15 @@ static size_t table_max(const struct tcp_meeting *m)
            TCP_MAX_LINKS * sizeof(struct place);
 }
 
-/* 1: a message is complete; 0: not yet; -1: the connection is over, or none
- * of ours. */
+/* Did the other side end it? Else it is this side that cannot. */
+static bool is_end(int error)
+{
+    return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT ||
+           error == EHOSTUNREACH || error == ENETUNREACH;
+}
+
+/* 1: a message is complete; 0: not yet; -ECONNRESET: the connection is over,
+ * or none of ours; another negative errno: this side cannot receive. */
 static int conn_receive(struct conn *c)
 {
     for (;;) {
@@ -308,7 +315,7 @@ static int conn_receive(struct conn *c)
         if (n < 0 && errno == EAGAIN)
             return 0;
         if (n <= 0)
-            return -1;
+            return n == 0 || is_end(errno) ? -ECONNRESET : -errno;
         if (is_table) {
             c->table_len += (size_t)n;
             continue;
@@ -316,7 +323,7 @@ static int conn_receive(struct conn *c)
         c->in_len += (size_t)n;
         /* As early as possible: a stranger may say little and then wait. */
         if (c->in_len >= sizeof(c->in.magic) && c->in.magic != MEET_MAGIC)
-            return -1;
+            return -ECONNRESET;
         if (c->in_len < sizeof(c->in))
             continue;
         c->in.node[sizeof(c->in.node) - 1] = '\0';
@@ -325,12 +332,12 @@ static int conn_receive(struct conn *c)
         if (c->in.table_bytes == 0)
             return 1;
         if (c->role != CONN_LEADER || c->in.table_bytes > table_max(c->m))
-            return -1;
+            return -ECONNRESET;
         free(c->table);
         c->table_len = 0;
         c->table = malloc(c->in.table_bytes);
         if (c->table == NULL)
-            return -1;
+            return -ENOMEM;
     }
 }
 
@@ -835,8 +842,10 @@ static void conn_ready_cb(struct poller_item *item, uint32_t events)
         return;
     }
     rc = conn_receive(c);
-    if (rc < 0)
+    if (rc == -ECONNRESET)
         m->status = on_end(m, c);
+    else if (rc < 0)
+        m->status = fail_rc("receive", rc);
     if (rc > 0) {
         /* Before it is acted upon, for that may free it. A held one keeps its
          * message, and is not read again. */
@@ -969,13 +978,15 @@ static coll_status_t ask_who_is_late(struct tcp_meeting *m)
 }
 
 /* Puts why it fails in the place of the claim, for whoever made it. */
-static void leave_note(struct tcp_meeting *m)
+static void leave_note(struct tcp_meeting *m, coll_status_t status)
 {
     char note[CLAIM_BYTES];
+    struct message msg;
     struct err e = {0};
     struct buf now;
 
-    snprintf(note, sizeof(note), "%c%.400s", NOTE, coll_last_error());
+    failure_message(m, status, &msg);
+    snprintf(note, sizeof(note), "%c%s", NOTE, msg.text);
     buf_init(&now, CLAIM_BYTES);
     coll_store_do_compare_set(m->store, m->key,
         store_bytes(m->claim_text, strlen(m->claim_text)),
@@ -1015,7 +1026,7 @@ static coll_status_t look_at_claim(struct tcp_meeting *m)
         m->claim_text[value.len] = '\0';
         status = coll_fail(COLL_ERR_ENVIRONMENT,
             "coll_init: two workers of the job have the same RANK 0");
-        leave_note(m);
+        leave_note(m, status);
     }
     buf_fini(&value);
     return status;
@@ -1247,6 +1258,8 @@ static coll_status_t join_once(
     *rc = fd;
     if (fd == -ECANCELED)
         return coll_agent_fail("coll_init");
+    if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM)
+        return fail_rc("connect to rank 0", fd);
     if (fd < 0)
         return COLL_OK;
     tcp_set_options(fd);
@@ -1456,21 +1469,24 @@ static coll_status_t await_all(struct tcp_meeting *m)
 {
     struct message msg = {.kind = MEET_GO};
     coll_status_t status = COLL_OK;
+    int rc;
 
     if (m->g->rank == 0) {
         while (status == COLL_OK && m->ready_count < m->g->size - 1)
             status = lead_step(m);
-        for (int r = 1; r < m->g->size && status == COLL_OK; r++)
-            conn_send(m->members[r], &msg, NULL);
+        for (int r = 1; r < m->g->size && status == COLL_OK; r++) {
+            rc = conn_send(m->members[r], &msg, NULL);
+            /* Who has ended meanwhile is missed in the first operation. */
+            if (rc < 0 && !is_end(-rc))
+                status = fail_rc("send", rc);
+        }
         return status;
     }
     msg.kind = MEET_READY;
-    if (conn_send(m->leader, &msg, NULL) < 0) {
-        /* It has ended; what it has said before is still there. */
-        while (status == COLL_OK)
-            status = member_step(m);
-        return status;
-    }
+    rc = conn_send(m->leader, &msg, NULL);
+    /* If it has ended, what it has said before is still there. */
+    if (rc < 0 && !is_end(-rc))
+        return fail_rc("send", rc);
     while (status == COLL_OK && !m->may_go)
         status = member_step(m);
     return status;
@@ -1498,7 +1514,7 @@ coll_status_t tcp_meeting_end(struct tcp_meeting *m, coll_status_t status)
         } else if (m->leader == NULL && m->claim_text[0] == CLAIM_VERSION &&
                    !m->has_told && status != COLL_ERR_TIMEOUT &&
                    status != COLL_ERR_STORE) {
-            leave_note(m);
+            leave_note(m, status);
         }
         coll_fail(status, "%s", reason);
     }

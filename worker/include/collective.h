@@ -356,8 +356,14 @@ typedef struct coll_options {
     int64_t timeout_ms;
     /*
      * Name of the back end, NULL takes COLL_BACKEND from the environment,
-     * else the library chooses. Known: "shm" (processes of one node),
-     * "self" (world size 1).
+     * else the library chooses: "self" with world size 1, "shm" where the
+     * launcher says that all ranks are on one node (LOCAL_WORLD_SIZE is
+     * WORLD_SIZE), else "nodes". All ranks must take the same.
+     *   shm    shared memory; the processes of one node, one user's
+     *   nodes  shared memory within a node, TCP between nodes; with one node
+     *          the same as shm, but the ranks have to find that out
+     *   tcp    every rank by itself over TCP, wherever it is
+     *   self   world size 1
      */
     const char *backend;
     /*
@@ -392,8 +398,19 @@ typedef struct coll_options {
  * Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. With
  * WORLD_SIZE=1 nothing else is needed: no launcher, no store. Without
  * WORLD_SIZE it fails with COLL_ERR_ENVIRONMENT rather than run alone by
- * mistake. All ranks must run on one node in this version
- * (COLL_ERR_UNSUPPORTED else).
+ * mistake.
+ *
+ * Two ranks are on one node if they have the same GROUP_RANK, as launchers set
+ * it; where that is not set, or the program has defined a world of its own, if
+ * they run under the same boot of a kernel and in the same network namespace.
+ * Between nodes a rank is reached at CRUN_NODE_ADDR if that is set (a host or
+ * an address, at most 255 characters), else at the address that it has on its
+ * way to rank 0, and rank 0 at the one on its way to the store, or where the
+ * store is if they are on the same host. It listens on all its addresses, at a
+ * port that the kernel chooses, until the group is made. Who connects there
+ * and does not know what is in the store is not let in. An address that cannot
+ * be reached is an error on every rank that names both ends; it takes 20 s at
+ * most, or half of the time-out. What is sent between nodes is not encrypted.
  *
  * Otherwise the ranks meet in a store, see init_method. It may come up later
  * than the ranks, and so may the name of its host; but a name that the
@@ -401,10 +418,12 @@ typedef struct coll_options {
  * hosts it, it does so anew in each coll_init(), and the port must be free:
  * if it is in use rank 0 fails at once with COLL_ERR_STORE.
  *
- * Ranks of one node need two file descriptors per rank, a rank 0 that hosts the
- * store three. If the soft limit (RLIMIT_NOFILE) is too low, coll_init()
- * raises it as far as needed; beyond the hard limit it fails with
- * COLL_ERR_SYSTEM.
+ * Ranks of one node need two file descriptors per rank of it; so does rank 0
+ * of "nodes" and "tcp" while the group is made, per rank of the group; a rank 0
+ * that hosts the store needs one more. Between nodes four for each power of two
+ * below the number of nodes are enough. If the soft limit (RLIMIT_NOFILE) is
+ * too low, coll_init() raises it as far as needed; beyond the hard limit it
+ * fails with COLL_ERR_SYSTEM.
  *
  * A second call without coll_destroy() in between: COLL_ERR_STATE. After a
  * failure the library is as before the call. If one rank fails or dies in
@@ -435,15 +454,18 @@ COLL_API int coll_world_size(const coll_group_t *group);
  * itself where that is not set). -1 before coll_init(). */
 COLL_API int coll_local_rank(void);
 
-/* Name of the group's back end, "shm" or "self"; NULL before coll_init(). */
+/* Name of the group's back end, as in coll_options_t; NULL before
+ * coll_init(). */
 COLL_API const char *coll_backend_name(const coll_group_t *group);
 
 /* --- Operations -------------------------------------------------------- */
 
 /*
  * recvbuf[i] = op over all ranks of sendbuf[i], the same bits on every rank.
- * Both buffers hold count elements; sendbuf == recvbuf is in place. Sums are
- * formed in rank order.
+ * Both buffers hold count elements; sendbuf == recvbuf is in place. On one
+ * node sums are formed in rank order. On several the order depends on the
+ * count and on which ranks share a node, and on nothing else: the same call
+ * gives the same bits again.
  */
 COLL_API coll_status_t coll_all_reduce(const void *sendbuf, void *recvbuf,
     size_t count, coll_dtype_t dtype, coll_op_t op, coll_group_t *group);
