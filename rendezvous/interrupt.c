@@ -14,6 +14,11 @@ void interrupt_set(const struct interrupt *interrupt)
     current = interrupt;
 }
 
+int interrupt_fd(void)
+{
+    return current == NULL ? -1 : current->fd();
+}
+
 bool interrupt_is_due(void)
 {
     return current != NULL && current->is_due();

@@ -19,6 +19,9 @@ struct interrupt {
 /* For the calling thread. Borrowed; NULL: none. */
 void interrupt_set(const struct interrupt *interrupt);
 
+/* What becomes readable when it may be due; -1: nothing. */
+int interrupt_fd(void);
+
 /* For pauses that are short by themselves. */
 bool interrupt_is_due(void);
 

@@ -76,11 +76,14 @@ static coll_status_t shm_create(
     s->may_spin = has_cpu_per_rank(s->size);
     g->state = s;
     rc = shm_watch_agent(s);
+    if (rc == 0)
+        rc = shm_watch_interrupt(s);
     if (rc < 0)
         status = coll_fail(COLL_ERR_SYSTEM, "coll_init: watch the launcher: %s",
             strerror(-rc));
     else
         status = shm_connect(g, boot);
+    shm_unwatch_interrupt(s);
     if (status != COLL_OK) {
         release(s);
         g->state = NULL;

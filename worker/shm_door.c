@@ -322,7 +322,7 @@ coll_status_t boot_step(
             return COLL_OK;
         return boot_fail_lost(b, ev.rank);
     case SHM_EV_AGENT:
-        return coll_agent_fail("coll_init");
+        return coll_agent_fail_canceled("coll_init");
     case SHM_EV_NONE:
         break;
     }

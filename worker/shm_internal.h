@@ -136,7 +136,7 @@ enum shm_event_kind {
     SHM_EV_STRANGER, /* an accepted connection has something to read */
     SHM_EV_MESSAGE, /* from a rank */
     SHM_EV_LOST, /* a rank has ended, or closed its socket */
-    SHM_EV_AGENT, /* the launcher has told of a failure */
+    SHM_EV_AGENT, /* the launcher, or an interrupt, tells of a failure */
 };
 
 struct shm_event {
@@ -162,6 +162,11 @@ void shm_unwatch(struct shm_state *s, int fd);
 
 /* What the launcher tells, if there is one: 0 or a negative errno. */
 int shm_watch_agent(struct shm_state *s);
+
+/* While the group is made: the thread's interrupt, if it is not the launcher.
+ */
+int shm_watch_interrupt(struct shm_state *s);
+void shm_unwatch_interrupt(struct shm_state *s);
 
 /* Makes the socket, not watched yet, the link to a rank; takes fd, also on
  * failure. 0 or a negative errno. */

@@ -22,6 +22,7 @@
 #include "coll_agent.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/fd_message.h"
+#include "rendezvous/interrupt.h"
 
 #define MAGIC 0x636f6c32u
 
@@ -37,6 +38,7 @@ enum watch {
     WATCH_LINK,
     WATCH_PIDFD,
     WATCH_AGENT,
+    WATCH_INTERRUPT,
 };
 
 static int watch(struct shm_state *s, int fd, enum watch what, int index)
@@ -64,6 +66,22 @@ int shm_watch_agent(struct shm_state *s)
     int fd = coll_agent_fd();
 
     return fd < 0 ? 0 : watch(s, fd, WATCH_AGENT, fd);
+}
+
+int shm_watch_interrupt(struct shm_state *s)
+{
+    int fd = interrupt_fd();
+
+    return fd < 0 || fd == coll_agent_fd() ? 0
+                                           : watch(s, fd, WATCH_INTERRUPT, fd);
+}
+
+void shm_unwatch_interrupt(struct shm_state *s)
+{
+    int fd = interrupt_fd();
+
+    if (fd >= 0 && fd != coll_agent_fd())
+        shm_unwatch(s, fd);
 }
 
 void shm_unwatch(struct shm_state *s, int fd)
@@ -179,6 +197,12 @@ int shm_next_event(struct shm_state *s, int timeout_ms, struct shm_event *ev)
         break;
     case WATCH_PIDFD:
         read_link(s, index, true, ev);
+        break;
+    case WATCH_INTERRUPT:
+        if (interrupt_is_due()) {
+            ev->kind = SHM_EV_AGENT;
+            shm_unwatch(s, index);
+        }
         break;
     case WATCH_AGENT:
         if (coll_agent_is_told())
