@@ -81,6 +81,11 @@ static coll_status_t watch_local(void *arg, const struct coll_call *call)
     return shm_check_alive(arg, call);
 }
 
+static coll_status_t watch_net(void *arg, const struct coll_call *call)
+{
+    return tcp_check(arg, call);
+}
+
 static coll_status_t make_local(struct nodes_state *s,
     const struct coll_group *g, const struct coll_boot *boot)
 {
@@ -108,6 +113,7 @@ static coll_status_t make_local(struct nodes_state *s,
         s->net->watch_fd = shm->epoll;
         s->net->watch_cb = watch_local;
         s->net->watch_arg = shm;
+        shm->watch_arg = s->net;
     }
     return COLL_OK;
 }
@@ -244,6 +250,18 @@ static void tell_node(struct nodes_state *s, coll_status_t status)
             SHM_HAD_GROUP | (is_for_all ? SHM_AS_IT_IS : 0));
 }
 
+/* Before its part between the nodes a leader hears of failures there even
+ * while it waits for its own node; afterwards they are of later operations. */
+static void watch_between(struct nodes_state *s, bool is_on)
+{
+    struct shm_state *shm;
+
+    if (s->net == NULL || s->local == NULL)
+        return;
+    shm = s->local->state;
+    shm->watch_cb = is_on ? watch_net : NULL;
+}
+
 static coll_status_t nodes_run(
     struct coll_group *g, const struct coll_call *call)
 {
@@ -254,7 +272,9 @@ static coll_status_t nodes_run(
         return coll_backend_self.run(g, call);
     if (s->nodes_count == 1)
         return run_local(s, call);
+    watch_between(s, true);
     status = bring_together(s, g, call);
+    watch_between(s, false);
     if (status == COLL_OK && s->net != NULL) {
         status = run_between(s, g, call);
         if (status != COLL_OK)

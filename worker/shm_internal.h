@@ -84,6 +84,9 @@ struct shm_state {
     uint64_t verdict_ns; /* 0, or when to wait no longer; see below */
     struct shm_peer *peers; /* [size] */
     bool *set; /* [size] scratch for error texts */
+    /* NULL, or what else can end the wait of an operation; asked in slices. */
+    coll_status_t (*watch_cb)(void *arg, const struct coll_call *call);
+    void *watch_arg;
 };
 
 static inline bool shm_is_behind(const struct shm_state *s, int rank)

@@ -208,6 +208,8 @@ static coll_status_t check_peers(
         return shm_fail_with(s, failed, failed_is_behind);
     if (clock_now_ns() >= deadline_ns)
         return fail_timeout(g, call);
+    if (s->watch_cb != NULL && call != NULL)
+        return s->watch_cb(s->watch_arg, call);
     return COLL_OK;
 }
 

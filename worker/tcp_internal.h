@@ -130,6 +130,10 @@ void tcp_net_fail(struct tcp_net *net, uint64_t seq, coll_status_t status);
 coll_status_t tcp_exchange(struct tcp_net *net, const struct coll_call *call,
     struct tcp_flow out, struct tcp_flow in);
 
+/* For a rank that waits for something else before its part of a call: fails if
+ * the call cannot succeed any more. */
+coll_status_t tcp_check(struct tcp_net *net, const struct coll_call *call);
+
 /* --- tcp_ops.c ------------------------------------------------------------ */
 
 /* Runs one call over the net; root is a rank of the net. A failure is told. */

@@ -258,6 +258,19 @@ static coll_status_t settle(struct tcp_net *net, const struct coll_call *call,
     }
 }
 
+coll_status_t tcp_check(struct tcp_net *net, const struct coll_call *call)
+{
+    coll_status_t status;
+
+    for (int i = 0; i < net->nlinks; i++)
+        take_news(net, &net->links[i], call);
+    status = check_failures(net, call);
+    for (int i = 0; i < net->nlinks && status == COLL_OK; i++)
+        if (net->links[i].ended_ns != 0)
+            status = fail_ended(net, &net->links[i], call);
+    return status;
+}
+
 /* --- Moving --------------------------------------------------------------- */
 
 /* Moves what can be moved without waiting; whether that was anything. */

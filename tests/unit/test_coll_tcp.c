@@ -394,6 +394,13 @@ END_TEST
 
 /* --- Ranks that go -------------------------------------------------------- */
 
+struct hang {
+    int who;
+    int left; /* ranks that still wait */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+};
+
 static void one_leaves(struct coll_group *g, int rank, void *arg)
 {
     int leaver = *(int *)arg;
@@ -493,6 +500,41 @@ START_TEST(end_in_the_middle_of_data_is_told)
 }
 END_TEST
 
+/* A rank that is late on one node does not keep its leader from hearing that
+ * the other node has left. */
+static void leader_waits_at_home(struct coll_group *g, int rank, void *arg)
+{
+    struct hang *h = arg;
+
+    EXPECT_OK(coll_barrier(g));
+    if (rank < 2)
+        return; /* the first node goes */
+    if (rank == 2) {
+        EXPECT_FAILS(coll_barrier(g), COLL_ERR_PEER, "left after operation 1");
+        pthread_mutex_lock(&h->lock);
+        h->left = 0;
+        pthread_cond_signal(&h->changed);
+        pthread_mutex_unlock(&h->lock);
+        return;
+    }
+    pthread_mutex_lock(&h->lock);
+    while (h->left > 0)
+        pthread_cond_wait(&h->changed, &h->lock);
+    pthread_mutex_unlock(&h->lock);
+    EXPECT_FAILS(coll_barrier(g), COLL_ERR_PEER, "left after operation 1");
+}
+
+START_TEST(failure_elsewhere_is_heard_at_home)
+{
+    struct hang h = {.left = 1,
+        .lock = PTHREAD_MUTEX_INITIALIZER,
+        .changed = PTHREAD_COND_INITIALIZER};
+
+    choose_layout(1);
+    harness_run(&store, 4, TIMEOUT_MS, leader_waits_at_home, &h);
+}
+END_TEST
+
 /* What was sent before the end stays valid. */
 static void last_one_leaves_early(struct coll_group *g, int rank, void *arg)
 {
@@ -511,13 +553,6 @@ START_TEST(leaving_after_the_last_operation_is_no_error)
 END_TEST
 
 /* --- Ranks that hang ------------------------------------------------------ */
-
-struct hang {
-    int who;
-    int left; /* ranks that still wait */
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-};
 
 /* Goes on when all others have got their error. */
 static void one_hangs(struct coll_group *g, int rank, void *arg)
@@ -895,6 +930,7 @@ int main(void)
     tcase_add_loop_test(tc, rank_that_left_is_named, 0, ODD_RANKS * LAYOUTS);
     tcase_add_loop_test(tc, end_of_a_rank_is_told_to_all, 0, 6);
     tcase_add_test(tc, end_in_the_middle_of_data_is_told);
+    tcase_add_test(tc, failure_elsewhere_is_heard_at_home);
     tcase_add_loop_test(
         tc, leaving_after_the_last_operation_is_no_error, 0, CASES);
     tcase_add_loop_test(tc, rank_that_hangs_is_named_by_all, 0, 4);
