@@ -137,6 +137,7 @@ int fallocate(int fd, int mode, off_t at, off_t len)
 /* --- A run with one fault ------------------------------------------------ */
 
 struct plan {
+    const char *backend;
     int own_port; /* rank 0 hosts the store there; 0: the test does */
     int victim;
     enum mode mode;
@@ -200,6 +201,7 @@ static int rank_main(
     harness_set_master(port);
     if (plan->own_port != 0)
         unsetenv(ENV_USE_AGENT_STORE);
+    setenv("COLL_BACKEND", plan->backend, 1);
     setenv("COLL_TIMEOUT", "50", 1);
     return try_until_all_meet(plan, rank, is_victim);
 }
@@ -290,9 +292,10 @@ static bool run_plan(const struct plan *plan)
 }
 
 /* Every rank, in every mode. */
-static void try_every_step(int number, int own_port)
+static void try_every_step(int number, int own_port, const char *backend)
 {
-    struct plan plan = {.own_port = own_port,
+    struct plan plan = {.backend = backend,
+        .own_port = own_port,
         .victim = number / MODES,
         .mode = (enum mode)(number % MODES)};
 
@@ -305,21 +308,28 @@ static void try_every_step(int number, int own_port)
 
 START_TEST(fault_in_any_step_is_told_and_healed)
 {
-    try_every_step(_i, 0);
+    try_every_step(_i, 0, "shm");
 }
 END_TEST
 
 /* Where the store comes and goes with rank 0. */
 START_TEST(so_it_is_where_rank_0_hosts_the_store)
 {
-    try_every_step(_i, harness_free_port());
+    try_every_step(_i, harness_free_port(), "shm");
+}
+END_TEST
+
+START_TEST(so_it_is_over_tcp)
+{
+    try_every_step(_i, 0, "tcp");
 }
 END_TEST
 
 /* The reason itself reaches the others, not only who had it. */
 START_TEST(reason_of_a_failure_is_told)
 {
-    struct plan plan = {.victim = _i, .mode = NO_MEMORY, .step = 1};
+    struct plan plan = {
+        .backend = "shm", .victim = _i, .mode = NO_MEMORY, .step = 1};
 
     ck_assert(run_plan(&plan));
 }
@@ -334,6 +344,7 @@ int main(void)
         tc, fault_in_any_step_is_told_and_healed, 0, MODES * SIZE);
     tcase_add_loop_test(
         tc, so_it_is_where_rank_0_hosts_the_store, 0, MODES * SIZE);
+    tcase_add_loop_test(tc, so_it_is_over_tcp, 0, MODES * SIZE);
     tcase_add_loop_test(tc, reason_of_a_failure_is_told, 0, SIZE);
     return unit_run("coll_faults", tc);
 }
