@@ -23,6 +23,7 @@
 #include "agent/front.h"
 #include "agent/lifecycle.h"
 #include "agent/meeting.h"
+#include "agent/nodes.h"
 #include "agent/output.h"
 #include "agent/report.h"
 #include "agent/restarts.h"
@@ -73,6 +74,11 @@ struct agent {
     uint64_t round_ns; /* when the present one began */
     struct agent_worker *workers; /* owned, [job->nproc] */
     struct meeting meeting;
+    struct nodes *nodes; /* NULL: a job of one node */
+    struct node_msg place; /* NODE_ROUND: this node's in the round */
+    struct node_msg peer_failure; /* NODE_FAILED, if one was told of */
+    struct node_msg cause; /* NODE_VERDICT, of the last round that failed */
+    int told_failure; /* local rank that the coordinator was told of, or -1 */
     struct channel *channel;
     struct output *output;
     uv_poll_t front_poll;
@@ -87,6 +93,12 @@ struct agent {
     int exit_code;
     bool is_starting; /* workers of the round are being started */
     bool is_round_due; /* the next one is to be begun, outside the loop */
+    bool is_idle; /* several nodes: nothing is left of a round here, and the
+                   * next one has not begun */
+    bool is_alone; /* several nodes: there is no coordinator any more */
+    bool has_peer_failure; /* in this round */
+    bool has_cause;
+    bool is_success; /* several nodes: the job's */
     bool has_told_failure;
     bool has_told_proc;
     bool is_finishing; /* the last output is being written */
@@ -119,13 +131,23 @@ static void signal_children(struct agent *a, int sig)
 static void tell_workers(struct agent *a)
 {
     int failed = a->life.first_failure;
+    const struct node_msg *peer = &a->peer_failure;
     char how[256];
 
+    if (a->has_peer_failure) {
+        channel_tell_failure(
+            a->channel, &(struct channel_failure){.rank = peer->rank,
+                            .local_rank = peer->local_rank,
+                            .host = peer->host,
+                            .cause = peer->text});
+        return;
+    }
     report_outcome(&a->life.workers[failed], how, sizeof(how));
-    channel_tell_failure(a->channel, &(struct channel_failure){.rank = failed,
-                                         .local_rank = failed,
-                                         .host = a->host,
-                                         .cause = how});
+    channel_tell_failure(a->channel,
+        &(struct channel_failure){.rank = a->place.rank_base + failed,
+            .local_rank = failed,
+            .host = a->host,
+            .cause = how});
 }
 
 static void carry_out(struct agent *a, const struct lc_action *act)
@@ -232,6 +254,17 @@ static int64_t new_oom_kills(const struct agent *a)
     return now < 0 || a->oom_kills < 0 ? -1 : now - a->oom_kills;
 }
 
+/* The first failure, if another node had it. */
+static const struct node_msg *find_peer(const struct agent *a)
+{
+    int first = a->life.first_failure;
+
+    if (!a->has_cause || (first >= 0 && a->cause.round == a->round &&
+                             a->cause.rank == a->place.rank_base + first))
+        return NULL;
+    return &a->cause;
+}
+
 /* Gathers what is known of the last round. */
 static void report_end(struct agent *a,
     void (*tell)(struct agent *a, const struct report_input *in))
@@ -244,6 +277,8 @@ static void report_end(struct agent *a,
         .workers = workers,
         .verdict = a->verdict,
         .title = a->job->program.title,
+        .rank_base = a->place.rank_base,
+        .peer = find_peer(a),
         .program = a->job->program.path,
         .host = a->host,
         .run_id = run_id(a),
@@ -315,6 +350,26 @@ static void limit_output(struct agent *a)
     uv_timer_start(&a->timer, on_output_timeout, a->job->grace_ms, 0);
 }
 
+/* With several nodes: what the coordinator says, unless this one was stopped.
+ */
+static int code_of_job(const struct agent *a)
+{
+    const struct node_msg *f = &a->cause;
+
+    if (a->is_success && a->life.stop_signal == 0 && !a->life.gave_up)
+        return 0;
+    if (!a->job->is_exit_cause)
+        return 1;
+    if (a->life.stop_signal != 0)
+        return 128 + a->life.stop_signal;
+    if (!a->has_cause || f->rank < 0)
+        return 1;
+    if (f->error != 0)
+        return program_start_code(f->error);
+    return WIFSIGNALED(f->wait_status) ? 128 + WTERMSIG(f->wait_status)
+                                       : WEXITSTATUS(f->wait_status);
+}
+
 /*
  * Whoever asked for a stop does not want to wait for a reader that does not
  * read; without a stop a paused pager may take its time. A front that is
@@ -325,8 +380,9 @@ static void finish(struct agent *a)
     if (a->is_finishing)
         return;
     a->is_finishing = true;
-    a->exit_code = a->job->is_exit_cause ? lifecycle_cause_code(&a->life)
-                                         : lifecycle_exit_code(&a->life);
+    a->exit_code = a->nodes != NULL        ? code_of_job(a)
+                   : a->job->is_exit_cause ? lifecycle_cause_code(&a->life)
+                                           : lifecycle_exit_code(&a->life);
     if (a->life.is_parent_lost) {
         end_loop(a);
         return;
@@ -361,7 +417,8 @@ static void on_tell_timer(uv_timer_t *timer)
     report_outcome(&a->life.workers[rank], how, sizeof(how));
     log_error("agent",
         "rank %d (local rank %d, pid %d) failed: %s; stopping the other %d",
-        rank, rank, (int)a->life.workers[rank].pid, how, a->life.nrunning);
+        a->place.rank_base + rank, rank, (int)a->life.workers[rank].pid, how,
+        a->life.nrunning);
 }
 
 static void tell_failure(struct agent *a)
@@ -422,8 +479,193 @@ static void on_group_timer(uv_timer_t *timer)
 
 static bool is_between_rounds(const struct agent *a)
 {
-    return a->is_round_due ||
+    return a->is_round_due || a->is_idle ||
            uv_is_active((const uv_handle_t *)&a->restart_timer);
+}
+
+/* --- Several nodes ------------------------------------------------------ */
+
+/* The first failure here, as soon as it is known, and again if another one
+ * turns out to be its cause. */
+static void tell_coordinator(struct agent *a)
+{
+    const struct lc_worker *w = &a->life.workers[a->life.first_failure];
+    uint64_t now = clock_now_ns();
+    struct node_msg msg = {.kind = NODE_FAILED,
+        .round = a->round,
+        .rank = a->place.rank_base + a->life.first_failure,
+        .local_rank = a->life.first_failure,
+        .pid = (int32_t)w->pid,
+        .wait_status = w->wait_status,
+        .error = w->start_error,
+        .is_collateral = w->outcome == LC_OUT_COLLATERAL,
+        .ago_ns = now - w->ended_ns,
+        .lived_ns = w->ended_ns - w->started_ns};
+
+    if (a->life.first_failure == a->told_failure)
+        return;
+    a->told_failure = a->life.first_failure;
+    snprintf(msg.host, sizeof(msg.host), "%s", a->host);
+    report_outcome(w, msg.text, sizeof(msg.text));
+    nodes_send(a->nodes, &msg);
+}
+
+/* Nothing is left of the round here; the coordinator says what follows. The
+ * store stays for those nodes that are not so far yet. */
+static void end_round_of_many(struct agent *a)
+{
+    struct node_msg msg = {.kind = NODE_ENDED,
+        .round = a->round,
+        .result = a->life.first_failure >= 0           ? NODE_HAS_FAILED
+                  : lifecycle_exit_code(&a->life) == 0 ? NODE_SUCCEEDED
+                                                       : NODE_STOPPED};
+
+    a->is_idle = true;
+    if (!a->life.is_parent_lost && !a->life.gave_up)
+        nodes_send(a->nodes, &msg); /* else this node is lost */
+    if (a->life.stop_signal != 0 || a->is_alone || a->life.is_parent_lost ||
+        a->life.gave_up)
+        finish(a);
+}
+
+/* Another node goes on; this one is asked to stop. */
+static void leave(struct agent *a, int sig)
+{
+    struct node_msg msg = {.kind = NODE_LEAVE};
+
+    snprintf(msg.text, sizeof(msg.text), "it received %s", signal_name(sig));
+    nodes_send(a->nodes, &msg);
+}
+
+static void on_prepare(struct agent *a, const struct node_msg *msg)
+{
+    struct node_msg ready = {.kind = NODE_READY, .round = msg->round};
+    struct err e;
+
+    meeting_end_round(&a->meeting);
+    if (meeting_begin_round(&a->meeting, &e) < 0) {
+        log_error("agent", "%s", e.msg);
+        return; /* and so it is lost, sooner or later */
+    }
+    nodes_send(a->nodes, &ready);
+}
+
+static void on_round(struct agent *a, const struct node_msg *msg)
+{
+    if (!a->is_idle)
+        return;
+    a->place = *msg;
+    a->round = msg->round;
+    a->has_cause = false;
+    a->restarts.count = msg->restart_count;
+    if (msg->group_rank != 0)
+        meeting_end_round(&a->meeting);
+    a->is_round_due = true; /* on_restart_timer() tells why not here */
+    uv_stop(&a->loop);
+}
+
+static void on_peer_failure(struct agent *a, const struct node_msg *msg)
+{
+    if (a->is_idle || msg->round != a->round)
+        return;
+    a->peer_failure = *msg;
+    a->has_peer_failure = true;
+    if (msg->rank < 0)
+        log_error("agent", "node %s is lost: %s; stopping %d workers",
+            msg->host, msg->text, a->life.nrunning);
+    else
+        log_error("agent",
+            "rank %d (local rank %d, host %s) failed: %s; stopping %d workers",
+            msg->rank, msg->local_rank, msg->host, msg->text, a->life.nrunning);
+    post(a, (struct lc_event){.kind = LC_EV_PEER_FAILED});
+}
+
+static void on_stop(struct agent *a, const struct node_msg *msg)
+{
+    if (a->is_idle || msg->round != a->round)
+        return;
+    log_warn("agent", "%s; stopping %d workers for a new round", msg->text,
+        a->life.nrunning);
+    post(a, (struct lc_event){.kind = LC_EV_ROUND_OVER});
+}
+
+static void on_verdict(struct agent *a, const struct node_msg *msg)
+{
+    a->cause = *msg;
+    a->has_cause = true;
+    a->verdict = msg->next == NODE_NEXT_EXHAUSTED    ? RESTARTS_EXHAUSTED
+                 : msg->next == NODE_NEXT_CRASH_LOOP ? RESTARTS_CRASH_LOOP
+                                                     : RESTARTS_END;
+    if (msg->next != NODE_NEXT_ROUND)
+        return;
+    if (msg->rank < 0)
+        log_warn("agent", "node %s was lost: %s; restart %d of %d", msg->host,
+            msg->text, msg->restart_count, a->job->max_restarts);
+    else
+        log_warn("agent",
+            "rank %d (host %s) failed first: %s; restart %d of %d", msg->rank,
+            msg->host, msg->text, msg->restart_count, a->job->max_restarts);
+}
+
+static void on_closed(struct agent *a, const struct node_msg *msg)
+{
+    a->is_success = msg->result == 0;
+    if (!a->is_success && !a->has_cause)
+        log_error("agent", "the job has ended: %s", msg->text);
+    a->is_alone = true;
+    if (a->is_idle)
+        finish(a);
+    else
+        post(a, (struct lc_event){.kind = LC_EV_ROUND_OVER});
+}
+
+static void on_node_message(void *arg, const struct node_msg *msg)
+{
+    struct agent *a = arg;
+
+    switch (msg->kind) {
+    case NODE_PREPARE:
+        on_prepare(a, msg);
+        break;
+    case NODE_ROUND:
+        on_round(a, msg);
+        break;
+    case NODE_FAILED:
+        on_peer_failure(a, msg);
+        break;
+    case NODE_STOP:
+        on_stop(a, msg);
+        break;
+    case NODE_VERDICT:
+        on_verdict(a, msg);
+        break;
+    case NODE_CLOSED:
+        on_closed(a, msg);
+        break;
+    case NODE_PARKED:
+        log_warn("agent", "this node waits as a spare: %s", msg->text);
+        break;
+    default:
+        break;
+    }
+    settle(a);
+}
+
+/* Without a coordinator there is no job. */
+static void on_nodes_ended(void *arg, const char *why)
+{
+    struct agent *a = arg;
+
+    if (a->is_finishing)
+        return;
+    if (!a->is_alone)
+        log_error("agent", "%s", why);
+    a->is_alone = true;
+    if (a->is_idle)
+        finish(a);
+    else
+        post(a, (struct lc_event){.kind = LC_EV_ROUND_OVER});
+    settle(a);
 }
 
 /* Nothing is left of the round. */
@@ -437,6 +679,10 @@ static void end_round(struct agent *a)
     if (a->is_finishing || is_between_rounds(a))
         return;
     uv_timer_stop(&a->tell_timer);
+    if (a->nodes != NULL) {
+        end_round_of_many(a);
+        return;
+    }
     meeting_end_round(&a->meeting);
     a->verdict = restarts_decide(
         &a->restarts, &a->life, clock_now_ns() - a->round_ns, &delay_ms);
@@ -488,6 +734,8 @@ static void settle(struct agent *a)
     post(a, (struct lc_event){
                 .kind = rc < 0 ? LC_EV_CHILDREN_GONE : LC_EV_CHILDREN_LEFT});
     tell_failure(a);
+    if (a->nodes != NULL && !a->is_idle && a->life.first_failure >= 0)
+        tell_coordinator(a);
     watch_groups(a);
     if (a->life.state == LC_DONE && !a->is_starting)
         end_round(a);
@@ -552,6 +800,8 @@ static void on_stop_signal(struct agent *a, int sig)
     if (was_running)
         log_warn("agent", "received %s; stopping %d workers with it",
             signal_name(sig), a->life.nrunning);
+    if (a->nodes != NULL && is_first && !a->is_finishing)
+        leave(a, sig);
     if (a->is_finishing && is_first)
         limit_output(a);
     else if (a->is_finishing)
@@ -643,6 +893,20 @@ static int spawn(const struct agent *a, int local_rank,
     return rc;
 }
 
+static void set_place(
+    struct worker_vars *vars, const struct node_msg *place, int local_rank)
+{
+    vars->rank = place->rank_base + local_rank;
+    vars->world_size = place->world_size;
+    vars->group_rank = place->group_rank;
+    vars->group_world_size = place->group_world_size;
+    vars->role_rank = place->role_rank_base + local_rank;
+    vars->role_world_size = place->role_world_size;
+    vars->master_addr = place->master_addr;
+    vars->master_port = place->master_port;
+    vars->node_addr = place->addr;
+}
+
 /* Returns the worker's pid or a negative errno. */
 static int start_worker(struct agent *a, int local_rank)
 {
@@ -656,6 +920,8 @@ static int start_worker(struct agent *a, int local_rank)
 
     vars.restart_count = a->restarts.count;
     vars.master_port = a->meeting.port;
+    if (a->nodes != NULL)
+        set_place(&vars, &a->place, local_rank);
     vars.run_id = run_id(a);
     vars.agent = channel_name(a->channel);
     rc = output_open_worker(a->output, local_rank, &w, &e);
@@ -751,7 +1017,7 @@ static int prepare_round(struct agent *a, struct err *e)
     int rc;
 
     rc = output_begin_attempt(a->output, a->restarts.count, a->round, e);
-    if (rc == 0)
+    if (rc == 0 && a->nodes == NULL)
         rc = meeting_begin_round(&a->meeting, e);
     if (rc < 0)
         return rc;
@@ -759,11 +1025,14 @@ static int prepare_round(struct agent *a, struct err *e)
         a->job->failure_grace_ms, now_ns);
     if (rc < 0)
         return err_set(e, rc, "a round: %s", strerror(-rc));
-    channel_begin_round(a->channel, a->round, 0);
+    channel_begin_round(a->channel, a->round, a->place.rank_base);
+    output_set_rank_base(a->output, a->place.rank_base);
     forget_workers(a);
     lifecycle_fini(&a->life);
     a->life = life;
-    a->has_told_failure = false;
+    a->has_told_failure = a->has_peer_failure = false;
+    a->is_idle = false;
+    a->told_failure = -1;
     a->round_ns = now_ns;
     return 0;
 }
@@ -782,11 +1051,13 @@ static void begin_next_round(struct agent *a)
     struct err e;
 
     a->is_round_due = false;
-    a->round++;
+    if (a->nodes == NULL)
+        a->round++;
     if (prepare_round(a, &e) < 0) {
         log_error(
             "agent", "cannot begin restart %d: %s", a->restarts.count, e.msg);
-        a->restarts.count--; /* there was none */
+        if (a->nodes == NULL)
+            a->restarts.count--; /* there was none */
         a->verdict = RESTARTS_END;
         finish(a);
         return;
@@ -830,6 +1101,7 @@ static void close_if_open(uv_handle_t *handle)
 static void close_all(struct agent *a)
 {
     log_set_writer(NULL, NULL);
+    nodes_destroy(a->nodes);
     meeting_close(&a->meeting);
     channel_destroy(a->channel);
     output_destroy(a->output);
@@ -867,10 +1139,26 @@ static int set_up_loop(struct agent *a)
     return rc;
 }
 
+/* The coordinator says when; until then it is as if one had ended. */
+static int wait_for_round(struct agent *a, struct err *e)
+{
+    int rc = lifecycle_init(&a->life, a->job->nproc, a->job->grace_ms,
+        a->job->failure_grace_ms, clock_now_ns());
+
+    if (rc < 0)
+        return err_set(e, rc, "set-up: %s", strerror(-rc));
+    a->life.state = LC_DONE;
+    a->is_idle = true;
+    return 0;
+}
+
 static int set_up(struct agent *a, struct err *e)
 {
     static const struct channel_callbacks callbacks = {
         .attached = on_attached, .collateral = on_collateral};
+    static const struct node_link_callbacks node_callbacks = {
+        .message = on_node_message, .ended = on_nodes_ended};
+    size_t nfds = FDS_OF_AGENT + FDS_OF_WORKER * (size_t)a->job->nproc;
     const struct job *job = a->job;
     const struct output_settings settings = {.log = &job->log,
         .role = job->role,
@@ -883,9 +1171,11 @@ static int set_up(struct agent *a, struct err *e)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
     snprintf(a->host, sizeof(a->host), "?");
     gethostname(a->host, sizeof(a->host) - 1);
-    rc = meeting_open(&a->meeting, &a->loop, job->master_addr, job->master_port,
-        job->has_agent_store, job->nproc,
-        FDS_OF_AGENT + FDS_OF_WORKER * (size_t)job->nproc, e);
+    rc = job->nodes.max > 1
+             ? nodes_create(&a->nodes, &a->loop, job, &a->meeting, run_id(a),
+                   a->host, nfds, &node_callbacks, a, e)
+             : meeting_open(&a->meeting, &a->loop, job->master_addr,
+                   job->master_port, job->has_agent_store, job->nproc, nfds, e);
     if (rc == 0)
         rc =
             channel_create(&a->channel, &a->loop, job->nproc, &callbacks, a, e);
@@ -898,6 +1188,8 @@ static int set_up(struct agent *a, struct err *e)
     if (rc < 0)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
     warn_of_omp(job);
+    if (a->nodes != NULL)
+        return wait_for_round(a, e);
     return prepare_round(a, e);
 }
 
@@ -934,7 +1226,8 @@ int agent_run(const struct job *job)
         log_set_writer(NULL, NULL);
         fprintf(stderr, "crun: error: %s\n", e.msg);
     } else {
-        start_workers(&a);
+        if (a.nodes == NULL)
+            start_workers(&a);
         while (!a.is_over) {
             uv_run(&a.loop, UV_RUN_DEFAULT);
             /* The loop runs timers without a look at descriptors when a

@@ -716,6 +716,11 @@ int console_create(
     return 0;
 }
 
+void console_set_rank_base(struct console *c, int rank_base)
+{
+    c->settings.rank_base = rank_base;
+}
+
 void console_begin_start(struct console *c)
 {
     for (int i = 0; i < 2; i++)

@@ -77,6 +77,9 @@ int console_stream_open(struct console *c, struct console_stream *s, int fd,
     int local_rank, bool is_prefixed,
     void (*ready_cb)(struct console_stream *s));
 
+/* Global rank of local rank 0, for streams that are opened from now on. */
+void console_set_rank_base(struct console *c, int rank_base);
+
 /* Around the start of several workers: until the last stream is open, a line
  * that every open one has may still be folded with one of a later rank. */
 void console_begin_start(struct console *c);

@@ -11,6 +11,22 @@
 
 struct binding;
 
+/* How the nodes of a job find each other. */
+struct job_nodes {
+    int min; /* of nodes; */
+    int max; /* 1: there is no other, and nothing else here matters */
+    bool is_static; /* node rank 0 hosts the coordinator and the store */
+    int node_rank; /* -1: none was given */
+    int is_host; /* of the coordinator: 1, 0, or -1: who owns the endpoint */
+    const char *host; /* borrowed: the endpoint */
+    int port;
+    const char *local_addr; /* borrowed: this node's; NULL: as others see it */
+    uint64_t join_timeout_ms;
+    uint64_t last_call_ms;
+    uint64_t keep_alive_ms;
+    int keep_alive_attempts;
+};
+
 /* What becomes of OMP_NUM_THREADS where the workers' environment has none. */
 enum job_omp {
     JOB_OMP_TORCHRUN, /* 1 if there are several workers, and a warning */
@@ -28,6 +44,7 @@ struct job {
     /* False: rank 0 hosts the store, at a free port that the agent found. */
     bool has_agent_store;
     const char *run_id; /* borrowed; NULL: a random one */
+    struct job_nodes nodes;
 
     int max_restarts;
     uint64_t restart_delay_ms; /* before the first restart; then doubled */

@@ -166,7 +166,8 @@ static void signal_the_told(struct lifecycle *lc)
 
 static bool is_orderly(const struct lifecycle *lc)
 {
-    return lc->first_failure < 0 && lc->stop_signal == 0 && !lc->is_parent_lost;
+    return lc->first_failure < 0 && lc->stop_signal == 0 &&
+           !lc->is_parent_lost && !lc->is_cut;
 }
 
 static void on_start_failed(struct lifecycle *lc, const struct lc_event *ev)
@@ -283,6 +284,18 @@ static void conclude(struct lifecycle *lc, uint64_t now_ns)
     default:
         break;
     }
+}
+
+/* Of another node's doing. What fails here from now on fails because of it. */
+static void on_cut(struct lifecycle *lc, const struct lc_event *ev)
+{
+    lc->is_cut = true;
+    if (lc->state != LC_RUNNING)
+        return;
+    if (ev->kind == LC_EV_PEER_FAILED)
+        enter_stopping_for_failure(lc, ev->now_ns);
+    else
+        enter_stopping(lc, SIGTERM, ev->now_ns);
 }
 
 /* The first request is polite, also if the workers are being stopped for a
@@ -411,6 +424,10 @@ void lifecycle_step(struct lifecycle *lc, const struct lc_event *ev)
         break;
     case LC_EV_COLLATERAL:
         lc->workers[ev->worker].is_collateral = true;
+        break;
+    case LC_EV_PEER_FAILED:
+    case LC_EV_ROUND_OVER:
+        on_cut(lc, ev);
         break;
     case LC_EV_STOP_SIGNAL:
         on_stop_signal(lc, ev);

@@ -41,6 +41,8 @@ enum lc_state {
     X(LC_EV_ATTACHED) /* worker: it can be told of a failure */                \
     X(LC_EV_COLLATERAL) /* worker: a call of its failed through another rank   \
                          */                                                    \
+    X(LC_EV_PEER_FAILED) /* a rank of another node has failed */               \
+    X(LC_EV_ROUND_OVER) /* the round ends on every node, without a failure */  \
     X(LC_EV_STOP_SIGNAL) /* signal: asked from outside */                      \
     X(LC_EV_PARENT_LOST) /* whoever started the agent is dead */               \
     X(LC_EV_TIMER) /* the armed deadline is over */                            \
@@ -117,6 +119,7 @@ struct lifecycle {
     int first_failure; /* local rank, -1 while there is none */
     int stop_signal; /* 0 unless stopped from outside */
     bool is_parent_lost;
+    bool is_cut; /* ended because of another node */
     bool was_swept; /* the strays have had their polite signal */
     bool gave_up; /* something could not be killed */
     uint64_t grace_ns; /* from the polite signal to SIGKILL */

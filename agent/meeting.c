@@ -50,7 +50,9 @@ int meeting_open(struct meeting *m, uv_loop_t *loop, const char *host, int port,
 {
     const struct timespec pause = {0, PORT_PAUSE_MS * 1000000};
     const struct store_port_options options = {
-        .max_connections = max_connections(nproc, nfds)};
+        .max_connections = max_connections(nproc, nfds),
+        .agent_cb = m->agent_cb,
+        .agent_arg = m->agent_arg};
     uint64_t until_ns = clock_deadline_ns(PORT_PATIENCE_MS);
     int rc;
 

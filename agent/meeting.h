@@ -12,11 +12,14 @@
 #include "rendezvous/base/err.h"
 #include "rendezvous/listen.h"
 #include "rendezvous/poller_uv.h"
+#include "rendezvous/store_port.h"
 
-struct store_port;
 struct store_server;
 
 struct meeting {
+    /* Before meeting_open(), where agents shall be let in, too. */
+    store_port_agent_cb *agent_cb;
+    void *agent_arg;
     bool has_store;
     int port; /* MASTER_PORT */
     struct poller *poller; /* a guest in the agent's loop */

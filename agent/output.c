@@ -73,9 +73,8 @@ int output_create(struct output **out, uv_loop_t *loop,
     const struct output_settings *s, struct err *e)
 {
     const struct log_options *log = s->log;
-    struct console_settings console = {.nranks = s->nproc,
-        .rank_base = s->rank_base,
-        .is_folded = log->is_folded};
+    struct console_settings console = {
+        .nranks = s->nproc, .is_folded = log->is_folded};
     struct output *o = calloc(1, sizeof(*o));
     int rc;
 
@@ -176,6 +175,11 @@ int output_begin_attempt(
         free(path);
     }
     return rc;
+}
+
+void output_set_rank_base(struct output *o, int rank_base)
+{
+    console_set_rank_base(o->console, rank_base);
 }
 
 void output_begin_start(struct output *o)

@@ -31,7 +31,6 @@ struct output_settings {
     const struct log_options *log; /* borrowed for the object's life */
     const char *role; /* for the prefix, as are the next two */
     const char *hostname;
-    int rank_base; /* global rank of local rank 0 */
     const char *run_id; /* names the run's folder; '/' in it becomes '_' */
     int nproc;
 };
@@ -59,6 +58,9 @@ const char *output_folder(const struct output *o);
  */
 int output_begin_attempt(
     struct output *o, int restart_count, int round, struct err *e);
+
+/* The global rank of local rank 0, from the next attempt on. */
+void output_set_rank_base(struct output *o, int rank_base);
 
 /* Around the start of an attempt's workers. */
 void output_begin_start(struct output *o);

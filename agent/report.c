@@ -389,6 +389,23 @@ static int add_first_failure(const struct report_input *in, struct buf *out)
     return rc;
 }
 
+/* The first failure, that another node reports in full. */
+static int add_peer_failure(const struct report_input *in, struct buf *out)
+{
+    const struct node_msg *f = in->peer;
+    int rc = add_title(in, out);
+
+    if (rc < 0)
+        return rc;
+    if (f->rank < 0)
+        return add(out, " FAILED: node %s was lost: %s\n", f->host, f->text);
+    return add(out,
+        " FAILED: rank %d (local rank %d, pid %d, host %s) failed first: %s "
+        "after %.3f s\n",
+        f->rank, f->local_rank, f->pid, f->host, f->text,
+        (double)f->lived_ns / (double)CLOCK_NS_PER_S);
+}
+
 /* The one that ended next after those told, of those with this outcome. */
 static int find_next(const struct lifecycle *lc, const struct rank_line *lines,
     enum lc_outcome outcome)
@@ -462,7 +479,9 @@ static int write_all(
     const struct lifecycle *lc = in->life;
     int rc = 0;
 
-    if (lc->first_failure >= 0) {
+    if (in->peer != NULL) {
+        rc = add_peer_failure(in, out);
+    } else if (lc->first_failure >= 0) {
         lines[lc->first_failure].is_told = true;
         rc = add_first_failure(in, out);
     }
@@ -488,7 +507,7 @@ int report_write(const struct report_input *in, struct buf *out)
     struct rank_line *lines;
     int rc = 0;
 
-    if (lifecycle_exit_code(lc) == 0 && !lc->gave_up)
+    if (lifecycle_exit_code(lc) == 0 && !lc->gave_up && in->peer == NULL)
         return 0;
     lines = calloc((size_t)lc->nworkers, sizeof(*lines));
     if (lines == NULL)

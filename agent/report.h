@@ -14,6 +14,7 @@
 #include "agent/restarts.h"
 #include "rendezvous/base/buf.h"
 #include "rendezvous/base/err.h"
+#include "rendezvous/node_protocol.h"
 
 /* What is known of a worker beside its wait status; all borrowed. */
 struct report_worker {
@@ -34,6 +35,9 @@ struct report_input {
     const char *run_id;
     const char *log_folder; /* NULL: none */
     int rank_base; /* global rank of local rank 0 */
+    /* NODE_VERDICT: the first failure, where another node had it; NULL: it was
+     * here, or there was none. */
+    const struct node_msg *peer;
     int exit_code; /* crun's own */
     /* Processes that the kernel killed for lack of memory in this cgroup
      * since crun began; -1: not known. */

@@ -47,6 +47,8 @@ struct worker_vars worker_vars_of_job(
         .world_size = job->nproc,
         .local_world_size = job->nproc,
         .group_world_size = 1,
+        .role_rank = local_rank,
+        .role_world_size = job->nproc,
         .max_restarts = job->max_restarts,
         .role = job->role,
         .master_addr = job->master_addr,
@@ -68,9 +70,8 @@ static size_t list_settings(const struct worker_vars *v, char *const *base,
     s[n++] = (struct setting){ENV_GROUP_RANK, NULL, v->group_rank};
     s[n++] = (struct setting){ENV_GROUP_WORLD_SIZE, NULL, v->group_world_size};
     s[n++] = (struct setting){ENV_ROLE_NAME, v->role, 0};
-    /* One role per job so far, so ranks and sizes within it are global. */
-    s[n++] = (struct setting){ENV_ROLE_RANK, NULL, v->rank};
-    s[n++] = (struct setting){ENV_ROLE_WORLD_SIZE, NULL, v->world_size};
+    s[n++] = (struct setting){ENV_ROLE_RANK, NULL, v->role_rank};
+    s[n++] = (struct setting){ENV_ROLE_WORLD_SIZE, NULL, v->role_world_size};
     s[n++] = (struct setting){ENV_MASTER_ADDR, v->master_addr, 0};
     s[n++] = (struct setting){ENV_MASTER_PORT, NULL, v->master_port};
     s[n++] = (struct setting){ENV_RESTART_COUNT, NULL, v->restart_count};
@@ -89,6 +90,8 @@ static size_t list_settings(const struct worker_vars *v, char *const *base,
             (struct setting){ENV_CUDA_VISIBLE_DEVICES, v->visible_devices, 0};
     if (v->agent != NULL)
         s[n++] = (struct setting){ENV_AGENT, v->agent, 0};
+    if (v->node_addr != NULL)
+        s[n++] = (struct setting){ENV_NODE_ADDR, v->node_addr, 0};
     return n;
 }
 

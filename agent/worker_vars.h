@@ -16,6 +16,8 @@ struct worker_vars {
     int group_world_size;
     int restart_count;
     int max_restarts;
+    int role_rank;
+    int role_world_size;
     const char *role;
     const char *master_addr;
     int master_port;
@@ -26,6 +28,7 @@ struct worker_vars {
     const char *omp_num_threads; /* NULL: as inherited */
     const char *visible_devices; /* CUDA_VISIBLE_DEVICES; NULL: as inherited */
     const char *agent; /* CRUN_AGENT; NULL: not set, nor inherited */
+    const char *node_addr; /* CRUN_NODE_ADDR; NULL: as inherited */
 };
 
 /*

@@ -393,6 +393,20 @@ static void fill_in(
     job->master_addr = parts->rdzv.master_addr;
     job->master_port = parts->rdzv.master_port;
     job->run_id = parts->rdzv.run_id;
+    job->nodes = (struct job_nodes){.min = parts->rdzv.min_nodes,
+        .max = parts->rdzv.max_nodes,
+        .is_static = parts->rdzv.is_static,
+        .node_rank = parts->rdzv.node_rank,
+        .is_host = parts->rdzv.is_host,
+        .host = parts->rdzv.endpoint_host,
+        .port = parts->rdzv.endpoint_port,
+        .local_addr = o->local_addr,
+        .join_timeout_ms = 1000 * (uint64_t)(parts->rdzv.is_static
+                                                 ? parts->rdzv.timeout_s
+                                                 : parts->rdzv.join_timeout_s),
+        .last_call_ms = 1000 * (uint64_t)parts->rdzv.last_call_s,
+        .keep_alive_ms = 1000 * (uint64_t)parts->rdzv.keep_alive_s,
+        .keep_alive_attempts = parts->rdzv.keep_alive_attempts};
     job->has_agent_store =
         !o->has_no_agent_store && (shared == NULL || strcmp(shared, "1") != 0);
     job->is_exit_cause = strcmp(o->exit_code, "cause") == 0;

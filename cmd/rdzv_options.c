@@ -14,6 +14,15 @@
 
 /* torchrun's, where only a host is given. */
 #define STATIC_PORT 29500
+#define C10D_PORT 29400
+
+/* torchrun's, in seconds; a lost node is noticed sooner (its values are 5 and
+ * 3). */
+#define TIMEOUT_S 900
+#define JOIN_TIMEOUT_S 600
+#define LAST_CALL_S 30
+#define KEEP_ALIVE_S 1
+#define KEEP_ALIVE_ATTEMPTS 5
 
 /* Nodes are counted in an int. */
 #define NODES_MAX INT32_MAX
@@ -81,29 +90,32 @@ enum conf_kind { CONF_SECONDS, CONF_COUNT, CONF_BOOL, CONF_STORE, CONF_FIXED };
 
 /* Of which backends a key is. */
 #define OF(backend) (1u << (backend))
+#define FIELD(name) offsetof(struct rdzv_options, name)
 
 static const struct conf_key {
     const char *name;
     enum conf_kind kind;
     unsigned backends;
+    size_t offset; /* of an int in struct rdzv_options; 0: of no effect */
 } conf_keys[] = {
-    {"timeout", CONF_SECONDS, OF(RDZV_STATIC)},
-    {"rank", CONF_COUNT, OF(RDZV_STATIC)},
-    {"join_timeout", CONF_SECONDS, OF(RDZV_C10D)},
-    {"last_call_timeout", CONF_SECONDS, OF(RDZV_C10D)},
-    {"close_timeout", CONF_SECONDS, OF(RDZV_C10D)},
-    {"heartbeat_timeout", CONF_SECONDS, OF(RDZV_C10D)},
-    {"keep_alive_interval", CONF_SECONDS, OF(RDZV_C10D)},
-    {"keep_alive_max_attempt", CONF_COUNT, OF(RDZV_C10D)},
-    {"read_timeout", CONF_SECONDS, OF(RDZV_C10D)},
-    {"is_host", CONF_BOOL, OF(RDZV_C10D)},
-    {"store_type", CONF_STORE, OF(RDZV_C10D)},
-    {"backend", CONF_FIXED, 0},
-    {"endpoint", CONF_FIXED, 0},
-    {"run_id", CONF_FIXED, 0},
-    {"min_nodes", CONF_FIXED, 0},
-    {"max_nodes", CONF_FIXED, 0},
-    {"local_addr", CONF_FIXED, 0},
+    {"timeout", CONF_SECONDS, OF(RDZV_STATIC), FIELD(timeout_s)},
+    {"rank", CONF_COUNT, OF(RDZV_STATIC), 0},
+    {"join_timeout", CONF_SECONDS, OF(RDZV_C10D), FIELD(join_timeout_s)},
+    {"last_call_timeout", CONF_SECONDS, OF(RDZV_C10D), FIELD(last_call_s)},
+    {"close_timeout", CONF_SECONDS, OF(RDZV_C10D), 0},
+    {"heartbeat_timeout", CONF_SECONDS, OF(RDZV_C10D), 0},
+    {"keep_alive_interval", CONF_SECONDS, OF(RDZV_C10D), FIELD(keep_alive_s)},
+    {"keep_alive_max_attempt", CONF_COUNT, OF(RDZV_C10D),
+        FIELD(keep_alive_attempts)},
+    {"read_timeout", CONF_SECONDS, OF(RDZV_C10D), 0},
+    {"is_host", CONF_BOOL, OF(RDZV_C10D), FIELD(is_host)},
+    {"store_type", CONF_STORE, OF(RDZV_C10D), 0},
+    {"backend", CONF_FIXED, 0, 0},
+    {"endpoint", CONF_FIXED, 0, 0},
+    {"run_id", CONF_FIXED, 0, 0},
+    {"min_nodes", CONF_FIXED, 0, 0},
+    {"max_nodes", CONF_FIXED, 0, 0},
+    {"local_addr", CONF_FIXED, 0, 0},
 };
 
 /* One KEY=VALUE, cut at the blanks around it. */
@@ -138,31 +150,37 @@ static bool is_one_of(const struct setting *s, const char *const words[])
     return false;
 }
 
-/* Whether the value is of that kind; *expected then describes another one. */
-static bool is_of_kind(
-    const struct setting *s, enum conf_kind kind, const char **expected)
+/* Whether the value is of that kind; *number is then what it says as a number,
+ * else *expected describes another one. */
+static bool is_of_kind(const struct setting *s, enum conf_kind kind,
+    int *number, const char **expected)
 {
-    static const char *const bools[] = {
-        "1", "true", "t", "yes", "y", "0", "false", "f", "no", "n", NULL};
+    static const char *const yes[] = {"1", "true", "t", "yes", "y", NULL};
+    static const char *const no[] = {"0", "false", "f", "no", "n", NULL};
     static const char *const stores[] = {"tcp", "file", NULL};
     char text[24];
     int64_t n = 0;
 
     snprintf(text, sizeof(text), "%.*s", s->value_len, s->value);
+    *number = 0;
+    if (kind == CONF_SECONDS || kind == CONF_COUNT) {
+        *expected =
+            kind == CONF_SECONDS ? "whole seconds, at least 1" : "a number";
+        if (text_to_i64(text, &n) < 0 || n < (kind == CONF_SECONDS) ||
+            n > INT32_MAX)
+            return false;
+        *number = (int)n;
+        return true;
+    }
     switch (kind) {
-    case CONF_SECONDS:
-        *expected = "whole seconds, at least 1";
-        return text_to_i64(text, &n) == 0 && n >= 1 && n <= INT32_MAX;
-    case CONF_COUNT:
-        *expected = "a number";
-        return text_to_i64(text, &n) == 0 && n >= 0 && n <= INT32_MAX;
     case CONF_BOOL:
         *expected = "true or false";
-        return is_one_of(s, bools);
+        *number = is_one_of(s, yes);
+        return *number || is_one_of(s, no);
     case CONF_STORE:
         *expected = "tcp or file";
         return is_one_of(s, stores);
-    case CONF_FIXED:
+    default:
         break;
     }
     *expected = "nothing: it has an option of its own";
@@ -178,12 +196,14 @@ static const struct conf_key *find_key(const struct setting *s)
     return NULL;
 }
 
-static int read_setting(const struct setting *s, enum rdzv_backend backend,
-    bool *is_file, const struct options *o, struct err *e)
+static int read_setting(struct rdzv_options *r, const struct setting *s,
+    enum rdzv_backend backend, bool *is_file, const struct options *o,
+    struct err *e)
 {
     const struct option_where where = options_where(o, &o->rdzv_conf);
     const struct conf_key *key = find_key(s);
     const char *expected;
+    int number;
 
     if (s->key_len == 0 || s->value_len == 0)
         return err_set(e, -EINVAL,
@@ -196,20 +216,22 @@ static int read_setting(const struct setting *s, enum rdzv_backend backend,
             s->key_len, s->key);
         return 0;
     }
-    if (!is_of_kind(s, key->kind, &expected))
+    if (!is_of_kind(s, key->kind, &number, &expected))
         return err_set(e, -EINVAL, "%s: %s='%.*s': expected %s", where.text,
             key->name, s->value_len, s->value, expected);
     if (!(key->backends & OF(backend)))
         log_warn("options", "%s: %s has no effect with the backend %s",
             where.text, key->name, o->rdzv_backend);
+    if (key->offset != 0)
+        memcpy((char *)r + key->offset, &number, sizeof(number));
     if (key->kind == CONF_STORE)
         *is_file = is_text(s->value, s->value_len, "file");
     return 0;
 }
 
 /* *is_file: the endpoint is the path of a file. */
-static int read_conf(enum rdzv_backend backend, bool *is_file,
-    const struct options *o, struct err *e)
+static int read_conf(struct rdzv_options *r, enum rdzv_backend backend,
+    bool *is_file, const struct options *o, struct err *e)
 {
     const char *at = o->rdzv_conf;
     int rc = 0;
@@ -225,7 +247,7 @@ static int read_conf(enum rdzv_backend backend, bool *is_file,
         }
         trim(&s.key, &s.key_len);
         trim(&s.value, &s.value_len);
-        rc = read_setting(&s, backend, is_file, o, e);
+        rc = read_setting(r, &s, backend, is_file, o, e);
         at = at[len] == ',' ? at + len + 1 : NULL;
     }
     return rc;
@@ -350,52 +372,85 @@ static void warn_of_master(const struct options *o, const void *field)
             options_where(o, field).text);
 }
 
-static int read_c10d(struct rdzv_options *r, bool is_file,
+static int read_c10d(struct rdzv_options *r, struct endpoint *ep, bool is_file,
     const struct options *o, struct err *e)
 {
-    struct endpoint ep = {.port = -1};
     int rc = 0;
 
     if (o->rdzv_endpoint != NULL && !is_file)
-        rc = read_endpoint(&ep, o, e);
+        rc = read_endpoint(ep, o, e);
     if (rc < 0)
         return rc;
+    if (ep->port < 0)
+        ep->port = C10D_PORT;
     warn_of_master(o, &o->master_addr);
     warn_of_master(o, &o->master_port);
     /* The endpoint is where agents meet. Workers have a port of their own,
      * which the agent of a single node needs nobody to tell. */
-    return place(r, NULL, r->max_nodes > 1 ? ep.port : 0, o, e);
+    return place(r, NULL, r->max_nodes > 1 ? ep->port : 0, o, e);
 }
 
-/* What is wrong with several nodes is told before that they are not there. */
-static int refuse_nodes(
-    const struct rdzv_options *r, const struct options *o, struct err *e)
+/* What several nodes need beyond one. */
+static int check_nodes(struct rdzv_options *r, bool is_file,
+    const struct options *o, struct err *e)
 {
     const struct option_where where = options_where(o, &o->nnodes);
 
+    if (is_file)
+        return err_set(e, -EINVAL,
+            "%s: store_type=file is for one node; several meet at a host and "
+            "port",
+            options_where(o, &o->rdzv_conf).text);
+    if (!r->is_static && o->rdzv_endpoint == NULL && r->min_nodes > 1)
+        return err_set(e, -EINVAL,
+            "%s='%s': with the backend c10d %s is needed, a host that all "
+            "nodes can reach",
+            where.text, o->nnodes, options_where(o, &o->rdzv_endpoint).text);
+    if (r->is_static && o->rdzv_endpoint == NULL && o->master_addr == NULL)
+        log_warn("options",
+            "%s='%s' without %s: the nodes meet at 127.0.0.1, which is another "
+            "place on each host",
+            where.text, o->nnodes, options_where(o, &o->master_addr).text);
+    if (o->has_no_agent_store)
+        return err_set(e, -EINVAL, "%s is for jobs of one node",
+            options_where(o, &o->has_no_agent_store).text);
     if (r->master_port == 0)
         return err_set(e, -EINVAL,
             "%s='%s': port 0 is one that the kernel chooses, which the other "
             "nodes cannot know; give a port",
             where.text, o->nnodes);
-    return err_set(e, -EINVAL,
-        "%s='%s': this version runs jobs of one node only", where.text,
-        o->nnodes);
+    return 0;
+}
+
+static void set_endpoint(
+    struct rdzv_options *r, const char *host, int port, bool is_static)
+{
+    snprintf(r->endpoint_host, sizeof(r->endpoint_host), "%s", host);
+    r->endpoint_port = port;
+    r->is_static = is_static;
 }
 
 int rdzv_options_read(
     struct rdzv_options *r, const struct options *o, struct err *e)
 {
     enum rdzv_backend backend = RDZV_C10D;
+    struct endpoint ep = {.host = "localhost", .port = C10D_PORT};
     bool is_file = false;
     int rc;
 
-    *r = (struct rdzv_options){.run_id = o->rdzv_id};
+    *r = (struct rdzv_options){.run_id = o->rdzv_id,
+        .node_rank = -1,
+        .is_host = -1,
+        .timeout_s = TIMEOUT_S,
+        .join_timeout_s = JOIN_TIMEOUT_S,
+        .last_call_s = LAST_CALL_S,
+        .keep_alive_s = KEEP_ALIVE_S,
+        .keep_alive_attempts = KEEP_ALIVE_ATTEMPTS};
     rc = read_nnodes(r, o, e);
     if (rc == 0 && !o->is_standalone)
         rc = read_backend(&backend, o, e);
     if (rc == 0)
-        rc = read_conf(backend, &is_file, o, e);
+        rc = read_conf(r, backend, &is_file, o, e);
     if (rc < 0)
         return rc;
     if (o->is_standalone)
@@ -403,8 +458,19 @@ int rdzv_options_read(
     else if (backend == RDZV_STATIC)
         rc = read_static(r, o, e);
     else
-        rc = read_c10d(r, is_file, o, e);
-    if (rc == 0 && r->max_nodes > 1)
-        rc = refuse_nodes(r, o, e);
-    return rc;
+        rc = read_c10d(r, &ep, is_file, o, e);
+    if (rc < 0 || r->max_nodes == 1)
+        return rc;
+    if (r->run_id == NULL)
+        r->run_id = "none"; /* the same everywhere */
+    if (backend == RDZV_STATIC) {
+        set_endpoint(r, r->master_addr, r->master_port, true);
+        r->node_rank = (int)o->node_rank;
+        r->min_nodes = r->max_nodes; /* as torchrun has it */
+    } else {
+        set_endpoint(r, ep.host, r->master_port, false);
+        if (options_source(o, &o->node_rank) != OPTION_FROM_DEFAULT)
+            r->node_rank = (int)o->node_rank;
+    }
+    return check_nodes(r, is_file, o, e);
 }

@@ -20,6 +20,18 @@ struct rdzv_options {
     char master_addr[RDZV_HOST_MAX];
     int master_port;
     const char *run_id; /* borrowed; NULL: a random one */
+
+    /* With several nodes: where agents meet, and the settings of rdzv_conf. */
+    bool is_static;
+    int node_rank; /* -1: none was given */
+    char endpoint_host[RDZV_HOST_MAX];
+    int endpoint_port;
+    int is_host; /* 1, 0, or -1: not said */
+    int timeout_s; /* static */
+    int join_timeout_s; /* c10d */
+    int last_call_s;
+    int keep_alive_s;
+    int keep_alive_attempts;
 };
 
 /*

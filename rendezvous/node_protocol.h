@@ -20,7 +20,7 @@
 #define NODE_FRAME_MAX 4096
 
 #define NODE_HOST_MAX 256
-#define NODE_ADDR_MAX 64
+#define NODE_ADDR_MAX 256 /* a name is allowed, too */
 #define NODE_ROLE_MAX 128
 #define NODE_RUN_ID_MAX 256
 #define NODE_TEXT_MAX 512

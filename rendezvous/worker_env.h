@@ -28,7 +28,7 @@
 #define ENV_CUDA_VISIBLE_DEVICES "CUDA_VISIBLE_DEVICES"
 /* crun's own: the name of the agent channel (agent_channel.h). */
 #define ENV_AGENT "CRUN_AGENT"
-/* The address at which other nodes reach this one. */
+/* Of several nodes: the address by which the others reach this one. */
 #define ENV_NODE_ADDR "CRUN_NODE_ADDR"
 
 #endif

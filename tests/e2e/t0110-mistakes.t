@@ -99,6 +99,6 @@ run env TORCHELASTIC_ENABLE_FILE_TIMER=1 "$CRUN" ./w
 is "$status" 1 "a file timer is refused"
 like "$err" 'error: TORCHELASTIC_ENABLE_FILE_TIMER=1: .*unset it' \
     "by name, with what to do"
-run "$CRUN" --nproc_per_node 1 --nnodes 2 ./w
-is "$status" 2 "a job of several nodes is refused"
-like "$err" "^crun: error: --nnodes='2': .*one node" "in one sentence"
+run "$CRUN" --nnodes 2 --master_addr h --no_agent_store ./w
+is "$status" 2 "several nodes need the agents' store"
+like "$err" "^crun: error: --no_agent_store is for jobs of one node" "which is said"

@@ -293,8 +293,7 @@ START_TEST(too_few_end_with_the_reason)
     pass(1);
     ck_assert_int_eq(nodes[0].last.kind, NODE_CLOSED);
     ck_assert_int_eq(nodes[0].last.result, 1);
-    ck_assert_str_eq(
-        nodes[0].last.text, "joined 1 of 2 nodes within 60 s");
+    ck_assert_str_eq(nodes[0].last.text, "joined 1 of 2 nodes within 60 s");
 }
 END_TEST
 
@@ -566,8 +565,7 @@ START_TEST(silent_node_is_lost)
     ck_assert(nodes[1].is_dropped);
     ck_assert(!nodes[0].is_dropped);
     ck_assert_int_eq(nodes[0].last.kind, NODE_FAILED);
-    ck_assert_str_eq(
-        nodes[0].last.text, "nothing was heard of it for 5.000 s");
+    ck_assert_str_eq(nodes[0].last.text, "nothing was heard of it for 5.000 s");
 }
 END_TEST
 

@@ -59,8 +59,8 @@ END_TEST
 
 START_TEST(bytes_are_those_of_the_document)
 {
-    static const uint8_t ended[] = {12, 0, 0, 0, 1, 0, NODE_ENDED, 0, 7, 0, 0,
-        0, NODE_STOPPED, 0, 0, 0};
+    static const uint8_t ended[] = {
+        12, 0, 0, 0, 1, 0, NODE_ENDED, 0, 7, 0, 0, 0, NODE_STOPPED, 0, 0, 0};
     static const uint8_t left[] = {
         8, 0, 0, 0, 1, 0, NODE_LEAVE, 0, 2, 0, 'h', 'i'};
     struct node_msg m = {

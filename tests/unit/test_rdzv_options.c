@@ -98,10 +98,13 @@ static const struct {
     {"--nnodes 3000000000", {"--nnodes='3000000000'"}},
     {"--nnodes 1:99999999999999999999", {"--nnodes='1:9999"}},
     {"--nnodes 11111111111111111111111111111:1", {"--nnodes='1111"}},
-    {"--nnodes 2", {"--nnodes='2'", "one node only"}},
-    {"--nnodes 1:2", {"--nnodes='1:2'", "one node only"}},
-    {"--nnodes 2 --node_rank 1", {"one node only"}},
-    {"--nnodes 2 --node-rank 0 --node-rank 1", {"one node only"}},
+    {"--nnodes 2 --rdzv_backend c10d",
+        {"--nnodes='2'", "--rdzv_endpoint is needed"}},
+    {"--nnodes 2 --no_agent_store --master_addr h",
+        {"--no_agent_store", "one node"}},
+    {"--nnodes 1:2 --rdzv_backend c10d --rdzv_conf store_type=file "
+     "--rdzv_endpoint /f",
+        {"store_type=file", "host and port"}},
     {"--nnodes 2 --node_rank 2", {"--node_rank='2'", "0 to 1"}},
     {"--nnodes 2 --node_rank 29500", {"--node_rank='29500'", "0 to 1"}},
     {"--nnodes 2 --node_rank -1", {"--node_rank='-1'", "0 to 1"}},
@@ -110,7 +113,6 @@ static const struct {
     {"--nnodes 2 --rdzv_endpoint h:0", {"port 0", "cannot know"}},
     {"--nnodes 2 --rdzv_backend c10d --rdzv_endpoint localhost:0",
         {"port 0", "cannot know"}},
-    {"--nnodes 2 --rdzv_backend c10d --rdzv_endpoint h", {"one node only"}},
     {"--standalone --nnodes 2", {"--standalone", "--nnodes='2'"}},
     {"--rdzv_backend etcd", {"'etcd'", "use c10d"}},
     {"--rdzv_backend etcd-v2", {"'etcd-v2'", "use c10d"}},
@@ -152,6 +154,51 @@ START_TEST(mistake_is_named)
     for (int i = 0; i < 3 && bad[_i].named[i] != NULL; i++)
         ck_assert_msg(strstr(e.msg, bad[_i].named[i]) != NULL, "'%s' in '%s'",
             bad[_i].named[i], e.msg);
+}
+END_TEST
+
+/* Several nodes: where they meet, who comes first, and for how long. */
+static const struct {
+    const char *line;
+    const char *host;
+    int port;
+    int node_rank;
+    int min;
+    int times[4]; /* join, last call, keep-alive, attempts */
+    int is_host;
+} many[] = {
+    {"--nnodes 2 --master_addr h", "h", 29500, 0, 2, {900, 30, 1, 5}, -1},
+    {"--nnodes 1:3 --node_rank 0 --node-rank 2 --rdzv_endpoint h:7 "
+     "--rdzv_conf timeout=20",
+        "h", 7, 2, 3, {20, 30, 1, 5}, -1},
+    {"--nnodes 1:3 --rdzv_backend c10d", "localhost", 29400, -1, 1,
+        {600, 30, 1, 5}, -1},
+    {"--nnodes 2:3 --rdzv_backend c10d --rdzv_endpoint [::1] --node_rank 2 "
+     "--rdzv_conf join_timeout=4,last_call_timeout=5,keep_alive_interval=6,"
+     "keep_alive_max_attempt=7,is_host=Yes",
+        "::1", 29400, 2, 2, {4, 5, 6, 7}, 1},
+    {"--nnodes 2 --rdzv_backend c10d --rdzv_endpoint h:9 --rdzv_conf "
+     "is_host=0",
+        "h", 9, -1, 2, {600, 30, 1, 5}, 0},
+};
+
+START_TEST(several_nodes_meet_at_the_endpoint)
+{
+    bool is_static = strstr(many[_i].line, "c10d") == NULL;
+
+    ck_assert_msg(read_line(many[_i].line) == 0, "%s", e.msg);
+    ck_assert_str_eq(r.endpoint_host, many[_i].host);
+    ck_assert_int_eq(r.endpoint_port, many[_i].port);
+    ck_assert_int_eq(r.is_static, is_static);
+    ck_assert_int_eq(r.node_rank, many[_i].node_rank);
+    ck_assert_int_eq(r.min_nodes, many[_i].min);
+    ck_assert_int_eq(
+        is_static ? r.timeout_s : r.join_timeout_s, many[_i].times[0]);
+    ck_assert_int_eq(r.last_call_s, many[_i].times[1]);
+    ck_assert_int_eq(r.keep_alive_s, many[_i].times[2]);
+    ck_assert_int_eq(r.keep_alive_attempts, many[_i].times[3]);
+    ck_assert_int_eq(r.is_host, many[_i].is_host);
+    ck_assert_str_eq(r.run_id, "none");
 }
 END_TEST
 
@@ -199,6 +246,8 @@ int main(void)
 
     tcase_add_checked_fixture(t, set_up, tear_down);
     tcase_add_loop_test(t, one_node, 0, LEN(good));
+    tcase_add_loop_test(t, several_nodes_meet_at_the_endpoint, 0,
+        (int)(sizeof(many) / sizeof(many[0])));
     tcase_add_loop_test(t, mistake_is_named, 0, LEN(bad));
     tcase_add_loop_test(t, what_is_odd_is_told, 0, LEN(odd));
     tcase_add_test(t, variables_of_a_cluster_are_no_oddity);

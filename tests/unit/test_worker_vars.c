@@ -6,6 +6,8 @@
 #include "tests/unit/unit.h"
 
 static const struct worker_vars vars = {.rank = 1,
+    .role_rank = 1,
+    .role_world_size = 2,
     .local_rank = 1,
     .world_size = 2,
     .local_world_size = 2,

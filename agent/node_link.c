@@ -1,0 +1,441 @@
+/*
+ * See node_link.h. Whatever keeps the coordinator from answering may pass: a
+ * name that is not known yet, a host that is not up, a port that nobody
+ * listens at, or where somebody hangs up. So all of it is tried again, first
+ * soon and then each second, until the deadline, and told only then.
+ */
+#include "agent/node_link.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "rendezvous/base/clock.h"
+#include "rendezvous/base/log.h"
+#include "rendezvous/node_conn.h"
+#include "rendezvous/poller_uv.h"
+#include "rendezvous/store_sniff.h"
+
+#define FIRST_PAUSE_MS 50
+#define LAST_PAUSE_MS 1000
+/* For one address to answer, and for the coordinator behind it. */
+#define ATTEMPT_MS 5000
+/* The user is told why nothing happens. */
+#define QUIET_MS 10000
+
+enum link_state {
+    LINK_PAUSING, /* until the next attempt */
+    LINK_RESOLVING,
+    LINK_CONNECTING,
+    LINK_GREETING, /* JOIN is sent, WELCOME has not come */
+    LINK_UP,
+    LINK_ENDED,
+};
+
+struct node_link {
+    struct node_link_settings settings;
+    struct node_link_callbacks callbacks;
+    void *arg;
+    uv_loop_t *loop;
+    enum link_state state;
+    uint64_t deadline_ns; /* for WELCOME */
+    uint64_t told_ns; /* when the user was told last */
+    uint64_t pause_ms;
+    uint64_t heard_ns;
+    uint64_t keep_alive_ms;
+    int keep_alive_attempts;
+    char problem[256]; /* of the last attempt */
+    uv_timer_t timer;
+    uv_getaddrinfo_t lookup;
+    struct addrinfo *addresses; /* owned */
+    struct addrinfo *address; /* the one that is tried */
+    uv_poll_t *connecting; /* freed by its close callback */
+    int fd; /* of that one; -1 */
+    struct poller *poller;
+    struct poller_uv poller_uv;
+    struct node_conn *conn;
+    bool is_looking_up;
+    bool is_destroyed;
+    int nhandles;
+};
+
+static void attempt(struct node_link *l);
+static void on_timer(uv_timer_t *timer);
+
+static void set_timer(struct node_link *l, uint64_t ms)
+{
+    uv_update_time(l->loop);
+    uv_timer_start(&l->timer, on_timer, ms, 0);
+}
+
+static void free_handle(uv_handle_t *handle)
+{
+    free(handle);
+}
+
+static void stop_connecting(struct node_link *l)
+{
+    if (l->connecting != NULL) {
+        uv_poll_stop(l->connecting);
+        uv_close((uv_handle_t *)l->connecting, free_handle);
+        l->connecting = NULL;
+    }
+    if (l->fd >= 0)
+        close(l->fd);
+    l->fd = -1;
+}
+
+static void forget_addresses(struct node_link *l)
+{
+    if (l->addresses != NULL)
+        uv_freeaddrinfo(l->addresses);
+    l->addresses = l->address = NULL;
+}
+
+static void hang_up(struct node_link *l)
+{
+    stop_connecting(l);
+    node_conn_close(l->conn);
+    l->conn = NULL;
+    uv_timer_stop(&l->timer);
+}
+
+__attribute__((format(printf, 2, 3))) static void end(
+    struct node_link *l, const char *fmt, ...)
+{
+    char why[768];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof(why), fmt, ap);
+    va_end(ap);
+    hang_up(l);
+    l->state = LINK_ENDED;
+    l->callbacks.ended(l->arg, why);
+}
+
+/* --- Trying ------------------------------------------------------------- */
+
+__attribute__((format(printf, 2, 3))) static void try_later(
+    struct node_link *l, const char *fmt, ...)
+{
+    uint64_t now = clock_now_ns();
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(l->problem, sizeof(l->problem), fmt, ap);
+    va_end(ap);
+    hang_up(l);
+    forget_addresses(l);
+    if (now >= l->deadline_ns) {
+        end(l,
+            "the coordinator at %s port %d cannot be reached within %d s: %s",
+            l->settings.host, l->settings.port,
+            (int)(l->settings.join_timeout_ms / 1000), l->problem);
+        return;
+    }
+    if (now >= l->told_ns + QUIET_MS * CLOCK_NS_PER_MS) {
+        l->told_ns = now;
+        log_warn("agent", "waiting for the coordinator at %s port %d: %s",
+            l->settings.host, l->settings.port, l->problem);
+    }
+    l->state = LINK_PAUSING;
+    set_timer(l, l->pause_ms < (uint64_t)clock_left_ms(l->deadline_ns)
+                     ? l->pause_ms
+                     : (uint64_t)clock_left_ms(l->deadline_ns));
+    l->pause_ms =
+        2 * l->pause_ms < LAST_PAUSE_MS ? 2 * l->pause_ms : LAST_PAUSE_MS;
+}
+
+static void connect_next(struct node_link *l);
+
+static void on_conn_message(void *arg, const struct node_msg *msg)
+{
+    struct node_link *l = arg;
+
+    l->heard_ns = clock_now_ns();
+    if (msg->kind == NODE_REFUSED) {
+        end(l, "the coordinator at %s port %d refuses this node: %s",
+            l->settings.host, l->settings.port, msg->text);
+        return;
+    }
+    if (l->state == LINK_GREETING && msg->kind == NODE_WELCOME) {
+        l->state = LINK_UP;
+        l->keep_alive_ms = msg->keep_alive_ms > 0 ? (uint64_t)msg->keep_alive_ms
+                                                  : LAST_PAUSE_MS;
+        l->keep_alive_attempts = msg->keep_alive_attempts;
+        set_timer(l, l->keep_alive_ms);
+    }
+    if (l->state == LINK_UP && msg->kind != NODE_PONG)
+        l->callbacks.message(l->arg, msg);
+}
+
+static void on_conn_ended(void *arg, const char *why)
+{
+    struct node_link *l = arg;
+
+    if (l->state == LINK_UP)
+        end(l, "the coordinator at %s port %d is lost: %s", l->settings.host,
+            l->settings.port, why);
+    else
+        try_later(l,
+            "whoever listens there hangs up on agents; if torchrun runs on "
+            "that node, use crun on all nodes (%s)",
+            why);
+}
+
+static void greet(struct node_link *l)
+{
+    static const struct node_conn_callbacks callbacks = {
+        on_conn_message, on_conn_ended};
+    int fd = l->fd;
+    int rc;
+
+    l->fd = -1;
+    stop_connecting(l);
+    rc = node_conn_open(&l->conn, l->poller, fd, NULL, 0, &callbacks, l);
+    if (rc < 0) {
+        l->conn = NULL;
+        try_later(l, "%s", strerror(-rc));
+        return;
+    }
+    l->state = LINK_GREETING;
+    node_conn_send_bytes(l->conn, sniff_agent_magic, SNIFF_AGENT_MAGIC_LEN);
+    node_conn_send(l->conn, &l->settings.join);
+    set_timer(l, ATTEMPT_MS);
+}
+
+static void on_writable(uv_poll_t *poll, int status, int events)
+{
+    struct node_link *l = poll->data;
+    socklen_t len = sizeof(int);
+    int error = 0;
+
+    (void)status;
+    (void)events;
+    if (getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
+        error = errno;
+    if (error == 0) {
+        greet(l);
+        return;
+    }
+    snprintf(l->problem, sizeof(l->problem), "%s", strerror(error));
+    l->address = l->address->ai_next;
+    connect_next(l);
+}
+
+static int start_connecting(struct node_link *l)
+{
+    const struct addrinfo *ai = l->address;
+    const int on = 1;
+    int rc;
+
+    l->fd =
+        socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (l->fd < 0)
+        return -errno;
+    setsockopt(l->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (connect(l->fd, ai->ai_addr, ai->ai_addrlen) < 0 && errno != EINPROGRESS)
+        return -errno;
+    l->connecting = malloc(sizeof(*l->connecting));
+    if (l->connecting == NULL)
+        return -ENOMEM;
+    rc = uv_poll_init(l->loop, l->connecting, l->fd);
+    if (rc < 0) {
+        free(l->connecting);
+        l->connecting = NULL;
+        return rc;
+    }
+    l->connecting->data = l;
+    return uv_poll_start(l->connecting, UV_WRITABLE, on_writable);
+}
+
+/* The address that is due, or the next one that can be tried at all. */
+static void connect_next(struct node_link *l)
+{
+    char problem[sizeof(l->problem)];
+
+    for (; l->address != NULL; l->address = l->address->ai_next) {
+        int rc;
+
+        stop_connecting(l);
+        rc = start_connecting(l);
+        if (rc == 0) {
+            l->state = LINK_CONNECTING;
+            set_timer(l, ATTEMPT_MS);
+            return;
+        }
+        snprintf(l->problem, sizeof(l->problem), "%s", strerror(-rc));
+    }
+    memcpy(problem, l->problem, sizeof(problem));
+    try_later(l, "%s", problem);
+}
+
+static void on_looked_up(
+    uv_getaddrinfo_t *lookup, int status, struct addrinfo *addresses)
+{
+    struct node_link *l = lookup->data;
+
+    l->is_looking_up = false;
+    l->addresses = l->address = addresses;
+    if (l->is_destroyed) {
+        forget_addresses(l);
+        if (--l->nhandles == 0)
+            free(l);
+        return;
+    }
+    if (status < 0)
+        try_later(l, "%s", uv_strerror(status));
+    else
+        connect_next(l);
+}
+
+static void attempt(struct node_link *l)
+{
+    const struct addrinfo hints = {
+        .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    char port[16];
+    int rc;
+
+    snprintf(port, sizeof(port), "%d", l->settings.port);
+    l->lookup.data = l;
+    l->state = LINK_RESOLVING;
+    rc = uv_getaddrinfo(
+        l->loop, &l->lookup, on_looked_up, l->settings.host, port, &hints);
+    if (rc < 0)
+        try_later(l, "%s", uv_strerror(rc));
+    else
+        l->is_looking_up = true;
+}
+
+/* --- Staying ------------------------------------------------------------ */
+
+static void keep_alive(struct node_link *l)
+{
+    const struct node_msg ping = {
+        .kind = NODE_PING, .stamp_ns = clock_now_ns()};
+    uint64_t limit_ms = l->keep_alive_ms * (uint64_t)l->keep_alive_attempts;
+
+    if (clock_now_ns() >= l->heard_ns + limit_ms * CLOCK_NS_PER_MS) {
+        end(l,
+            "the coordinator at %s port %d is lost: nothing was heard of it "
+            "for %.3f s",
+            l->settings.host, l->settings.port, (double)limit_ms / 1000.0);
+        return;
+    }
+    node_conn_send(l->conn, &ping);
+    set_timer(l, l->keep_alive_ms);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct node_link *l = timer->data;
+
+    switch (l->state) {
+    case LINK_PAUSING:
+        attempt(l);
+        break;
+    case LINK_CONNECTING:
+        snprintf(l->problem, sizeof(l->problem), "no answer");
+        l->address = l->address->ai_next;
+        connect_next(l);
+        break;
+    case LINK_GREETING:
+        try_later(l, "whoever listens there does not answer agents");
+        break;
+    case LINK_UP:
+        keep_alive(l);
+        break;
+    case LINK_RESOLVING:
+    case LINK_ENDED:
+        break;
+    }
+}
+
+/* --- The link ----------------------------------------------------------- */
+
+int node_link_create(struct node_link **out, uv_loop_t *loop,
+    const struct node_link_settings *settings,
+    const struct node_link_callbacks *callbacks, void *arg)
+{
+    struct node_link *l = calloc(1, sizeof(*l));
+    int rc;
+
+    if (l == NULL)
+        return -ENOMEM;
+    rc = poller_create(&l->poller);
+    if (rc == 0)
+        rc = poller_uv_start(&l->poller_uv, loop, l->poller);
+    if (rc < 0) {
+        poller_destroy(l->poller);
+        free(l);
+        return rc;
+    }
+    l->settings = *settings;
+    l->callbacks = *callbacks;
+    l->arg = arg;
+    l->loop = loop;
+    l->fd = -1;
+    l->pause_ms = FIRST_PAUSE_MS;
+    l->told_ns = clock_now_ns();
+    l->deadline_ns = clock_deadline_ns((int64_t)settings->join_timeout_ms);
+    l->nhandles = 2;
+    uv_timer_init(loop, &l->timer); /* cannot fail */
+    l->timer.data = l;
+    set_timer(l, 0);
+    l->state = LINK_PAUSING;
+    *out = l;
+    return 0;
+}
+
+void node_link_send(struct node_link *l, const struct node_msg *msg)
+{
+    if (l != NULL && l->state == LINK_UP)
+        node_conn_send(l->conn, msg);
+}
+
+static void release(struct node_link *l)
+{
+    if (--l->nhandles == 0)
+        free(l);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    release(handle->data);
+}
+
+static void on_poller_closed(struct poller_uv *u)
+{
+    struct node_link *l =
+        (struct node_link *)(void *)((char *)u -
+                                     offsetof(struct node_link, poller_uv));
+
+    poller_destroy(l->poller);
+    release(l);
+}
+
+void node_link_destroy(struct node_link *l)
+{
+    if (l == NULL)
+        return;
+    l->is_destroyed = true;
+    hang_up(l);
+    l->state = LINK_ENDED;
+    if (l->is_looking_up) {
+        l->nhandles++; /* on_looked_up() comes in any case */
+        uv_cancel((uv_req_t *)&l->lookup);
+    } else {
+        forget_addresses(l);
+    }
+    poller_uv_close(&l->poller_uv, on_poller_closed);
+    uv_close((uv_handle_t *)&l->timer, on_timer_closed);
+}

@@ -1,0 +1,41 @@
+/*
+ * The agent's connection to the coordinator of a job of several nodes: it is
+ * looked up and called until it answers or the time is over, told who we are,
+ * and then kept alive.
+ */
+#ifndef CRUN_AGENT_NODE_LINK_H
+#define CRUN_AGENT_NODE_LINK_H
+
+#include <uv.h>
+
+#include "rendezvous/node_protocol.h"
+
+struct node_link;
+
+struct node_link_settings {
+    const char *host; /* borrowed; of the coordinator */
+    int port;
+    uint64_t join_timeout_ms; /* until it is reached */
+    struct node_msg join; /* what it is told first */
+};
+
+struct node_link_callbacks {
+    /* From WELCOME on. */
+    void (*message)(void *arg, const struct node_msg *msg);
+    /* The coordinator cannot be reached, has refused this node, or is lost:
+     * one sentence. Nothing follows. */
+    void (*ended)(void *arg, const char *why);
+};
+
+int node_link_create(struct node_link **out, uv_loop_t *loop,
+    const struct node_link_settings *settings,
+    const struct node_link_callbacks *callbacks, void *arg);
+
+/* Before WELCOME and after the end it says nothing to anybody. */
+void node_link_send(struct node_link *l, const struct node_msg *msg);
+
+/* Sends what is queued as far as that can be done now. The memory goes in the
+ * last close callback: run the loop until it is empty. Takes NULL. */
+void node_link_destroy(struct node_link *l);
+
+#endif

@@ -1,0 +1,33 @@
+/*
+ * The other nodes of the job, as one agent sees them: the coordinator, where
+ * this node hosts it, and the connection to it.
+ */
+#ifndef CRUN_AGENT_NODES_H
+#define CRUN_AGENT_NODES_H
+
+#include <uv.h>
+
+#include "agent/job.h"
+#include "agent/meeting.h"
+#include "agent/node_link.h"
+#include "rendezvous/base/err.h"
+
+struct nodes;
+
+/*
+ * Opens the meeting, too: with static rendezvous node rank 0 has it at the
+ * endpoint, behind one port with the coordinator; with dynamic rendezvous
+ * every node has one, at a port of its own, since any may become group rank
+ * 0. run_id and host are borrowed. nfds as meeting_open() has it.
+ */
+int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
+    struct meeting *meeting, const char *run_id, const char *host, size_t nfds,
+    const struct node_link_callbacks *callbacks, void *arg, struct err *e);
+
+void nodes_send(struct nodes *n, const struct node_msg *msg);
+
+/* Before meeting_close(). The memory goes in the last close callback. Takes
+ * NULL. */
+void nodes_destroy(struct nodes *n);
+
+#endif
