@@ -60,11 +60,11 @@ static bool is_loopback_endpoint(const struct job_nodes *set)
     return is_all;
 }
 
-static bool is_own_address(const struct job_nodes *set)
+static bool is_own_address(const char *host)
 {
     int fds[LISTEN_MAX];
     int port;
-    int n = listen_reserve(set->host, 0, fds, &port, NULL);
+    int n = listen_reserve(host, 0, fds, &port, NULL);
 
     for (int i = 0; i < n; i++)
         close(fds[i]);
@@ -105,7 +105,7 @@ static int host_dynamic(struct nodes *n, struct meeting *meeting,
         .agent_cb = adopt, .agent_arg = n};
     int port, rc;
 
-    if (set->is_host == 0 || (set->is_host < 0 && !is_own_address(set)))
+    if (set->is_host == 0 || (set->is_host < 0 && !is_own_address(set->host)))
         return 0;
     rc = store_port_create(
         &n->port, meeting->poller, listen_host, set->port, &options, &port, e);
@@ -123,7 +123,9 @@ static int open_meeting(struct nodes *n, uv_loop_t *loop,
 {
     const struct job_nodes *set = &job->nodes;
     bool is_local = is_loopback_endpoint(set);
-    const char *listen_host = is_local ? set->host : "::";
+    const char *listen_host = is_local               ? set->host
+                              : is_own_address("::") ? "::"
+                                                     : "0.0.0.0"; /* no IPv6 */
     bool is_static_host = set->is_static && set->node_rank == 0;
     int rc;
 

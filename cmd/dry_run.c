@@ -253,6 +253,11 @@ int dry_run_print(const struct job *job, const struct options *o, FILE *out)
     print_program(o->program, out);
     if (o->file != NULL)
         print_env(&o->file->env, out);
+    if (job->nodes.max > 1)
+        fputs(
+            "#\n# ranks, sizes and where the workers meet are as if this node "
+            "were alone:\n# the nodes agree on them when they meet\n",
+            out);
     for (int i = 0; rc == 0 && i < job->nproc; i++)
         rc = print_worker(job, i, out);
     return rc;
