@@ -50,7 +50,7 @@ dynamic()
 {
     port=$(free_port)
     job=(--rdzv_backend c10d --rdzv_endpoint "127.0.0.1:$port" --rdzv_id j
-        --rdzv_conf "join_timeout=20,last_call_timeout=1${1:+,$1}")
+        --rdzv_conf "join_timeout=40,last_call_timeout=5${1:+,$1}")
 }
 fixed()
 {
