@@ -334,6 +334,7 @@ static void give_up_output(struct agent *a)
 {
     if (!a->is_output_taken)
         report_end(a, say_report);
+    a->is_output_taken = true;
     if (a->exit_code == 0)
         a->exit_code = 1;
     end_loop(a);
@@ -545,7 +546,9 @@ static void on_prepare(struct agent *a, const struct node_msg *msg)
     meeting_end_round(&a->meeting);
     if (meeting_begin_round(&a->meeting, &e) < 0) {
         log_error("agent", "%s", e.msg);
-        return; /* and so it is lost, sooner or later */
+        a->is_alone = true;
+        finish(a); /* so it is lost to the coordinator, which goes on */
+        return;
     }
     nodes_send(a->nodes, &ready);
 }

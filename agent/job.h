@@ -13,8 +13,8 @@ struct binding;
 
 /* How the nodes of a job find each other. */
 struct job_nodes {
-    int min; /* of nodes; */
-    int max; /* 1: there is no other, and nothing else here matters */
+    int min; /* number of nodes that a round needs */
+    int max; /* 1: there is no other node, and nothing else here matters */
     bool is_static; /* node rank 0 hosts the coordinator and the store */
     int node_rank; /* -1: none was given */
     int is_host; /* of the coordinator: 1, 0, or -1: who owns the endpoint */

@@ -123,9 +123,7 @@ static int open_meeting(struct nodes *n, uv_loop_t *loop,
 {
     const struct job_nodes *set = &job->nodes;
     bool is_local = is_loopback_endpoint(set);
-    const char *listen_host = is_local               ? set->host
-                              : is_own_address("::") ? "::"
-                                                     : "0.0.0.0"; /* no IPv6 */
+    const char *listen_host = is_local ? set->host : "::";
     bool is_static_host = set->is_static && set->node_rank == 0;
     int rc;
 

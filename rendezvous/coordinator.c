@@ -119,7 +119,8 @@ static void drop_cb(void *arg, struct member *m)
     struct coordinator *c = arg;
     struct node *n = m->owner;
 
-    log_warn("coordinator", "node %s (pid %d) is lost: nothing is heard of it",
+    log_warn("coordinator",
+        "node %s (pid %d) is lost: it is silent, or does not do its part",
         m->host, m->pid);
     n->member = NULL;
     c->nstrangers++;

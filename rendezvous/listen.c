@@ -207,6 +207,10 @@ int listen_check_name(
 static int open_port(const char *host, int port, bool listens,
     int fds[LISTEN_MAX], int *bound_port, struct err *e)
 {
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    struct addrinfo ipv4 = {.ai_family = AF_INET,
+        .ai_addr = (struct sockaddr *)&any,
+        .ai_addrlen = sizeof(any)};
     struct addrinfo *list = NULL;
     int chosen = port;
     int rc, n;
@@ -223,6 +227,8 @@ static int open_port(const char *host, int port, bool listens,
         n = open_sockets(list, listens, fds, &chosen);
     }
     freeaddrinfo(list);
+    if (n == -EADDRNOTAVAIL && strcmp(host, "::") == 0) /* IPv6 is off */
+        n = open_sockets(&ipv4, listens, fds, &chosen);
     if (n < 0)
         return listen_error(host, chosen, n, e);
     *bound_port = chosen;

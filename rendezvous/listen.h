@@ -12,7 +12,8 @@
 /*
  * Listens on every address that host resolves to on this machine, all with
  * one port; port 0 lets the kernel choose. A numeric host is not looked up; a
- * name is, for half a minute at most. "::" stands for both families.
+ * name is, for half a minute at most. "::" stands for both families, or
+ * for IPv4 where there is no IPv6.
  *
  * Returns the number of sockets in fds (non-blocking, close-on-exec, with
  * keep-alive and TCP_NODELAY, which accepted sockets inherit); *bound_port is

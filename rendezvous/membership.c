@@ -777,6 +777,17 @@ static void drop_silent(struct membership *ms, uint64_t now_ns)
                        : now_ns + ms->settings.keep_alive_ms * MS;
 }
 
+/* Alive, but of no use. */
+static void drop_preparer(struct membership *ms, uint64_t now_ns)
+{
+    struct member *m = ms->group[0];
+
+    if (now_ns < ms->phase_ns + MEMBERSHIP_PREPARE_MS * MS)
+        return;
+    ms->callbacks.drop(ms->arg, m);
+    membership_lost(ms, m, "it has not opened the store", now_ns);
+}
+
 void membership_tick(struct membership *ms, uint64_t now_ns)
 {
     if (now_ns >= ms->check_ns)
@@ -794,6 +805,8 @@ void membership_tick(struct membership *ms, uint64_t now_ns)
             enter_gathering(ms, now_ns);
         break;
     case MEMBERSHIP_PREPARING:
+        drop_preparer(ms, now_ns);
+        break;
     case MEMBERSHIP_CLOSED:
         break;
     }
@@ -820,6 +833,8 @@ uint64_t membership_due_ns(const struct membership *ms)
         due = ms->delay_until_ns;
         break;
     case MEMBERSHIP_PREPARING:
+        due = ms->phase_ns + MEMBERSHIP_PREPARE_MS * MS;
+        break;
     case MEMBERSHIP_CLOSED:
         break;
     }

@@ -30,6 +30,9 @@
  * whose death closed them. */
 #define MEMBERSHIP_SETTLE_MS 50
 
+/* A node that has not opened the store by then is lost: the others wait. */
+#define MEMBERSHIP_PREPARE_MS 10000
+
 struct membership_settings {
     char run_id[NODE_RUN_ID_MAX];
     bool is_static; /* group rank is node rank; nobody can be spared */

@@ -2,7 +2,6 @@
 #include "tcp_internal.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -10,6 +9,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "rendezvous/listen.h"
 
 /* A host that has vanished without a word is noticed after two minutes, also
  * by a group that may wait longer. */
@@ -95,53 +96,13 @@ void tcp_outward_address(char out[TCP_ADDR_BYTES])
     snprintf(out, TCP_ADDR_BYTES, "127.0.0.1");
 }
 
-static int port_of(int fd)
-{
-    struct sockaddr_storage ss;
-    socklen_t len = sizeof(ss);
-
-    if (getsockname(fd, (struct sockaddr *)&ss, &len) < 0)
-        return -errno;
-    return ntohs(ss.ss_family == AF_INET6
-                     ? ((struct sockaddr_in6 *)&ss)->sin6_port
-                     : ((struct sockaddr_in *)&ss)->sin_port);
-}
-
-static int listen_at(const struct sockaddr *addr, socklen_t len)
-{
-    const int off = 0;
-    int fd =
-        socket(addr->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int rc;
-
-    if (fd < 0)
-        return -errno;
-    if (addr->sa_family == AF_INET6)
-        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-    if (bind(fd, addr, len) == 0 && listen(fd, INT_MAX) == 0)
-        return fd;
-    rc = -errno;
-    close(fd);
-    return rc;
-}
-
 int tcp_listen(int *fd, int *port)
 {
-    const struct sockaddr_in6 both = {
-        .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT};
-    const struct sockaddr_in old = {.sin_family = AF_INET};
+    int fds[LISTEN_MAX];
+    int n = listen_open("::", 0, fds, port, NULL); /* one for both families */
 
-    *fd = listen_at((const struct sockaddr *)&both, sizeof(both));
-    if (*fd == -EAFNOSUPPORT || *fd == -EADDRNOTAVAIL) /* IPv6 is off */
-        *fd = listen_at((const struct sockaddr *)&old, sizeof(old));
-    if (*fd < 0)
-        return *fd;
-    *port = port_of(*fd);
-    if (*port >= 0)
-        return 0;
-    close(*fd);
-    *fd = -1;
-    return *port;
+    *fd = n < 0 ? -1 : fds[0];
+    return n < 0 ? n : 0;
 }
 
 static void set_option(int fd, int level, int name, int value)

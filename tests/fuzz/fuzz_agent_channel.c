@@ -10,24 +10,14 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "rendezvous/agent_channel.h"
 #include "rendezvous/recorder.h"
+#include "tests/fuzz/shown.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static bool can_be_shown(const char *text, size_t cap)
-{
-    size_t len = strnlen(text, cap);
-
-    for (size_t i = 0; i < len; i++)
-        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
-            return false;
-    return len < cap;
-}
 
 static void decode(const uint8_t *data, size_t size)
 {

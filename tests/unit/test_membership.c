@@ -653,6 +653,22 @@ START_TEST(master_that_goes_before_the_round_is_replaced)
 }
 END_TEST
 
+START_TEST(master_that_opens_no_store_is_lost)
+{
+    begin(2, 3);
+    for (int i = 0; i < 3; i++)
+        join(i);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_PREPARE);
+    pass(MEMBERSHIP_PREPARE_MS - 1);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_PREPARING);
+    pass(1);
+    ck_assert(nodes[0].is_dropped);
+    pass(settings.last_call_ms);
+    ready(2);
+    ck_assert_int_eq(nodes[1].last.world_size, 4);
+}
+END_TEST
+
 START_TEST(old_words_mean_nothing)
 {
     struct node_msg old = {.kind = NODE_ENDED, .round = 0};
@@ -713,6 +729,7 @@ int main(void)
     tcase_add_test(t, spare_takes_the_place_of_the_lost);
     tcase_add_test(t, nobody_is_disturbed_who_is_nearly_done);
     tcase_add_test(t, master_that_goes_before_the_round_is_replaced);
+    tcase_add_test(t, master_that_opens_no_store_is_lost);
     tcase_add_test(t, old_words_mean_nothing);
     tcase_add_test(t, NODE_06_after_the_end_nobody_is_let_in);
     return unit_run("membership", t);
