@@ -135,6 +135,7 @@ is "$codes" "139 139" "--exit_code cause: of the whole job"
 
 dynamic
 agent a "${job[@]}" --nnodes 2 --max_restarts 3 sh -c 'exec sleep 1000'
+wait_for 10 listens
 agent b "${job[@]}" --nnodes 2 --max_restarts 3 ./nosuch
 ends b
 is "$codes" 1 "a program that is missing on one node"
