@@ -207,7 +207,7 @@ is $bad 0 "ELA-10 whoever ends first, both end well and quietly"
 # --- Who does not belong ---------------------------------------------------------
 
 fixed
-agent a "${job[@]}" --nnodes 2 --node_rank 0 --rdzv_conf timeout=6 sh -c 'exit 0'
+agent a "${job[@]}" --nnodes 2 --node_rank 0 --rdzv_conf timeout=12 sh -c 'exit 0'
 wait_for 10 listens
 agent b "${job[@]}" --nnodes 2 --node_rank 0 true
 ends b
@@ -220,7 +220,7 @@ like "$(cat c.err)" 'refuses this node: --max_restarts is 4 there and 0' "and to
 like "$(cat a.err)" 'is refused: --max_restarts is 4 there' "on both sides"
 ends a
 is "$codes" 1 "NODE-05 a node that waits in vain ends"
-like "$(cat a.err)" 'joined 1 of 2 nodes within 6 s' "NODE-05 with the reason"
+like "$(cat a.err)" 'joined 1 of 2 nodes within 12 s' "NODE-05 with the reason"
 agent d "${job[@]}" --nnodes 2 --node_rank 1 --rdzv_conf timeout=1 true
 ends d
 is "$codes" 1 "NODE-06 nobody is there (any more)"
