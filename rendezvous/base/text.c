@@ -5,7 +5,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
+
+#include "rendezvous/base/random.h"
 
 int text_to_i64(const char *text, int64_t *out)
 {
@@ -30,15 +31,10 @@ int text_to_i64(const char *text, int64_t *out)
 int text_random_hex(char out[33])
 {
     unsigned char bytes[16];
-    ssize_t n;
+    int rc = random_bytes(bytes, sizeof(bytes));
 
-    /* So few bytes come whole or, while the kernel still gathers entropy
-     * early at boot, not at all if a signal arrives. */
-    do {
-        n = getrandom(bytes, sizeof(bytes), 0);
-    } while (n < 0 && errno == EINTR);
-    if (n < 0)
-        return -errno;
+    if (rc < 0)
+        return rc;
     for (int i = 0; i < 16; i++)
         snprintf(out + 2 * i, 3, "%02x", bytes[i]);
     return 0;
