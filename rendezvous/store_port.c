@@ -115,6 +115,32 @@ static void refuse_unknown(struct stranger *st, const uint8_t *head, size_t len)
     stranger_refuse(st, reason);
 }
 
+/* Whether a client may have the store; if not, it is closed. */
+static bool let_in(struct stranger *st)
+{
+    const struct access *access = st->port->options.access;
+    struct sockaddr_storage ss;
+    struct sockaddr *peer = (struct sockaddr *)&ss;
+    socklen_t len = sizeof(ss);
+    char text[ACCESS_TEXT_SIZE], reason[192];
+
+    if (access == NULL)
+        return true;
+    if (getpeername(st->item.fd, peer, &len) < 0) {
+        stranger_close(st); /* reset in the meantime */
+        return false;
+    }
+    if (access_is_client_allowed(access, peer))
+        return true;
+    access_text(peer, text);
+    snprintf(reason, sizeof(reason),
+        "%s is not one of the job's nodes; if it should be, use "
+        "--store-allow %s",
+        text, text);
+    stranger_refuse(st, reason);
+    return false;
+}
+
 /* Whoever gets the socket may destroy the port: nothing follows. */
 static void stranger_recognise(
     struct stranger *st, const uint8_t *head, size_t len)
@@ -128,12 +154,14 @@ static void stranger_recognise(
         st->head_len = len;
         break;
     case SNIFF_STORE:
-        if (port->store != NULL) {
-            store_server_adopt(
-                port->store, stranger_detach(st), dialect, head, len);
-        } else {
+        /* Between two stores nobody is told off: the nodes of the next one
+         * may not be known yet. */
+        if (port->store == NULL) {
             log_debug("store", "closed a client: no store is open");
             stranger_close(st);
+        } else if (let_in(st)) {
+            store_server_adopt(
+                port->store, stranger_detach(st), dialect, head, len);
         }
         break;
     case SNIFF_AGENT:
@@ -276,9 +304,33 @@ static size_t count_connections(const struct store_port *port)
            (port->store != NULL ? store_server_clients(port->store) : 0);
 }
 
+/* Whether a connection has come in where it may; if not, it is closed. */
+static bool came_in_rightly(struct store_port *port, int fd)
+{
+    struct sockaddr_storage ss = {.ss_family = AF_UNSPEC};
+    struct sockaddr *local = (struct sockaddr *)&ss;
+    socklen_t len = sizeof(ss);
+    char text[ACCESS_TEXT_SIZE];
+
+    if (port->options.access == NULL)
+        return true;
+    getsockname(fd, local, &len); /* what fails is no address */
+    if (access_is_local_allowed(port->options.access, local))
+        return true;
+    access_text(local, text);
+    peer_log_warn(&port->complaints, fd,
+        "closed a connection: it came in at %s, which is no address that the "
+        "endpoint's name resolves to",
+        text);
+    close(fd);
+    return false;
+}
+
 /* A new connection; 0 or a negative errno. */
 static int welcome(struct store_port *port, int fd)
 {
+    if (!came_in_rightly(port, fd))
+        return 0;
     if (count_connections(port) >= port->options.max_connections &&
         !drop_stranger(port, 0)) {
         peer_log_warn(&port->complaints, fd,

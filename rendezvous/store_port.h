@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "rendezvous/access.h"
 #include "rendezvous/base/err.h"
 #include "rendezvous/poller.h"
 #include "rendezvous/store_server.h"
@@ -35,6 +36,10 @@ struct store_port_options {
     size_t max_connections;
     store_port_agent_cb *agent_cb; /* NULL: agents are refused */
     void *agent_arg;
+    /* Who may connect; its second half is about TCPStore clients, not about
+     * agents. It is asked for each connection anew and not about those that
+     * are served already. Borrowed; NULL: everybody. */
+    const struct access *access;
 };
 
 /*

@@ -11,7 +11,7 @@
 #include "rendezvous/base/log.h"
 #include "rendezvous/listen.h"
 #include "rendezvous/peer_log.h"
-#include "test_store_net.h"
+#include "test_store_peer.h"
 #include "unit.h"
 
 #define AGENT "89 6372756e"
@@ -376,7 +376,6 @@ struct second {
 static void open_second(struct served *s)
 {
     struct second *two = s->arg;
-    struct err e;
 
     ck_assert_int_eq(store_server_create(&two->store, s->poller, NULL), 0);
     ck_assert_int_eq(store_port_create(&two->port, s->poller, "127.0.0.1", 0,
@@ -695,13 +694,226 @@ START_TEST(line_names_the_peer_in_numbers)
 }
 END_TEST
 
+/* --- Who may connect ---------------------------------------------------- */
+
+/*
+ * A port for both families or for IPv4 in a network of the test's own, whose
+ * machine has all addresses of 10.0.0.0/8 beside those of loopback.
+ */
+struct guarded {
+    struct served s;
+    struct access *access;
+    struct agent_call call;
+    char line[256]; /* the latest of the log */
+};
+
+/* An address of a class A network is one with eight bits of prefix, and the
+ * loopback device takes all that it covers for its own. */
+static bool has_ten(void)
+{
+    struct ifreq lo = {.ifr_name = "lo:1"};
+    struct sockaddr_in sin = {
+        .sin_family = AF_INET, .sin_addr.s_addr = inet_addr("10.9.9.1")};
+    int fd;
+
+    if (!enter_private_network())
+        return false;
+    fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    memcpy(&lo.ifr_addr, &sin, sizeof(sin));
+    ck_assert_msg(ioctl(fd, SIOCSIFADDR, &lo) == 0, "%s", strerror(errno));
+    close(fd);
+    return true;
+}
+
+/* False if the test has to be skipped. host_index: 0 or 1. */
+static bool guarded_start(struct guarded *g, int host_index)
+{
+    struct store_port_options options = {
+        .agent_cb = agent_cb, .agent_arg = &g->call};
+
+    memset(g, 0, sizeof(*g));
+    if (!has_ten())
+        return false;
+    ck_assert_int_eq(access_create(&g->access), 0);
+    ck_assert_int_eq(sem_init(&g->call.came, 0, 0), 0);
+    options.access = g->access;
+    log_set_writer(keep_line, g->line);
+    served_prepare(&g->s, host_index == 0 ? "0.0.0.0" : "::", &options, NULL);
+    g->s.arg = g;
+    served_run(&g->s);
+    return true;
+}
+
+/* The log's line can be read afterwards. */
+static void guarded_stop(struct guarded *g)
+{
+    served_stop(&g->s);
+    log_set_writer(NULL, NULL);
+    access_free(g->access);
+    sem_destroy(&g->call.came);
+}
+
+static int raw_connect_between(const char *from, const char *to, int port)
+{
+    struct sockaddr_in sin = {
+        .sin_family = AF_INET, .sin_addr.s_addr = inet_addr(from)};
+    struct timeval patience = {.tv_sec = PATIENCE_MS / 1000};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)),
+        0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&sin, sizeof(sin)), 0);
+    sin.sin_port = htons((uint16_t)port);
+    sin.sin_addr.s_addr = inet_addr(to);
+    ck_assert_msg(connect(fd, (struct sockaddr *)&sin, sizeof(sin)) == 0,
+        "connect: %s", strerror(errno));
+    return fd;
+}
+
+static int ten_client(struct guarded *g, const char *from)
+{
+    int fd = raw_connect_between(from, "10.9.9.1", g->s.port);
+
+    raw_send(fd, GREETING "0d 01020304");
+    return fd;
+}
+
+static void let_nodes_in(struct served *s)
+{
+    struct guarded *g = s->arg;
+
+    ck_assert_int_eq(access_allow_address(g->access, "10.9.9.2"), 0);
+    ck_assert_int_eq(access_allow_cidrs(g->access, "10.8.0.0/16", &e), 0);
+}
+
+static void forget_nodes(struct served *s)
+{
+    access_clear_addresses(((struct guarded *)s->arg)->access);
+}
+
+START_TEST(stranger_is_refused_and_the_jobs_nodes_are_served)
+{
+    struct guarded g;
+    int node, subnet;
+
+    if (!guarded_start(&g, _i))
+        return;
+    close(raw_client(g.s.port)); /* loopback */
+    raw_expect_closed(ten_client(&g, "10.9.9.2"));
+    served_call(&g.s, let_nodes_in);
+    node = ten_client(&g, "10.9.9.2");
+    raw_expect(node, "01020304");
+    subnet = ten_client(&g, "10.8.7.6");
+    raw_expect(subnet, "01020304");
+    raw_expect_closed(ten_client(&g, "10.9.9.3"));
+    /* In the next round it is no node: who is served stays so. */
+    served_call(&g.s, forget_nodes);
+    raw_expect_closed(ten_client(&g, "10.9.9.2"));
+    raw_ping(node);
+    raw_ping(subnet);
+    close(subnet);
+    subnet = ten_client(&g, "10.8.7.6");
+    raw_expect(subnet, "01020304");
+    close(node);
+    close(subnet);
+    guarded_stop(&g);
+}
+END_TEST
+
+START_TEST(refusal_names_the_peer_and_the_option)
+{
+    struct guarded g;
+
+    if (!guarded_start(&g, _i))
+        return;
+    raw_expect_closed(ten_client(&g, "10.9.9.2"));
+    guarded_stop(&g);
+    ck_assert_msg(strstr(g.line, ": 10.9.9.2 is not") != NULL, "%s", g.line);
+    ck_assert_msg(
+        strstr(g.line, "--store-allow 10.9.9.2 ") != NULL, "%s", g.line);
+    ck_assert_msg(strstr(g.line, "peer=10.9.9.2:") != NULL, "%s", g.line);
+}
+END_TEST
+
+/* Which nodes the next store is for may not be known yet. */
+START_TEST(without_a_store_a_stranger_is_no_news)
+{
+    struct guarded g;
+
+    if (!guarded_start(&g, _i))
+        return;
+    served_call(&g.s, close_store);
+    raw_expect_closed(ten_client(&g, "10.9.9.2"));
+    guarded_stop(&g);
+    ck_assert_str_eq(g.line, "");
+}
+END_TEST
+
+/* Where the agents are is not known before they have come. */
+START_TEST(agent_may_come_from_anywhere)
+{
+    struct guarded g;
+    int fd;
+
+    if (!guarded_start(&g, _i))
+        return;
+    fd = raw_connect_between("10.9.9.2", "10.9.9.1", g.s.port);
+    raw_send(fd, AGENT);
+    await_agent(&g.call);
+    raw_send(g.call.fd, "6869");
+    raw_expect(fd, "6869");
+    close(g.call.fd);
+    close(fd);
+    guarded_stop(&g);
+    ck_assert_str_eq(g.line, "");
+}
+END_TEST
+
+static void limit_to_endpoint(struct served *s)
+{
+    struct guarded *g = s->arg;
+    struct sockaddr_in sin = {
+        .sin_family = AF_INET, .sin_addr.s_addr = inet_addr("10.9.9.1")};
+
+    ck_assert_int_eq(access_limit_local(g->access, (struct sockaddr *)&sin), 0);
+}
+
+/* Whoever it is: the connection is closed before it has said a word. */
+START_TEST(connection_comes_in_at_the_endpoint_or_not_at_all)
+{
+    struct guarded g;
+    int elsewhere, fd;
+
+    if (!guarded_start(&g, _i))
+        return;
+    served_call(&g.s, let_nodes_in);
+    elsewhere = raw_connect_between("10.9.9.2", "10.7.7.7", g.s.port);
+    raw_send(elsewhere, GREETING);
+    raw_ping(elsewhere); /* at any address, and stays */
+    served_call(&g.s, limit_to_endpoint);
+    close(raw_client(g.s.port)); /* loopback */
+    fd = ten_client(&g, "10.9.9.2");
+    raw_expect(fd, "01020304");
+    raw_expect_closed(raw_connect_between("10.9.9.2", "10.7.7.7", g.s.port));
+    raw_ping(fd);
+    raw_ping(elsewhere);
+    close(fd);
+    close(elsewhere);
+    guarded_stop(&g);
+    ck_assert_msg(strstr(g.line, "at 10.7.7.7,") != NULL, "%s", g.line);
+    ck_assert_msg(strstr(g.line, "peer=10.9.9.2:") != NULL, "%s", g.line);
+}
+END_TEST
+
 /* --- Listening ---------------------------------------------------------- */
 
 /* Opens and closes; returns listen's rc. */
-static int try_listen(const char *host, int port, int *bound, struct err *e)
+static int try_listen(const char *host, int port, int *bound)
 {
     int fds[LISTEN_MAX];
-    int n = listen_open(host, port, fds, bound, e);
+    int n = listen_open(host, port, fds, bound, &e);
 
     for (int i = 0; i < n; i++)
         close(fds[i]);
@@ -712,7 +924,6 @@ START_TEST(port_in_use_is_an_error_that_names_it)
 {
     struct store_port *port = NULL;
     struct poller *p;
-    struct err e = {0};
     char number[8];
     int bound = -1;
 
@@ -732,7 +943,6 @@ END_TEST
 
 START_TEST(port_can_be_bound_again_at_once)
 {
-    struct err e = {0};
     struct served s;
     int client, bound;
 
@@ -740,38 +950,35 @@ START_TEST(port_can_be_bound_again_at_once)
     client = raw_client(s.port);
     served_stop(&s); /* closes first: its side lingers in TIME_WAIT */
     raw_expect_closed(client);
-    ck_assert_msg(try_listen("127.0.0.1", s.port, &bound, &e) > 0, "%s", e.msg);
+    ck_assert_msg(try_listen("127.0.0.1", s.port, &bound) > 0, "%s", e.msg);
     ck_assert_int_eq(bound, s.port);
 }
 END_TEST
 
 START_TEST(address_of_another_machine_is_an_error)
 {
-    struct err e = {0};
     int bound;
 
-    ck_assert_int_eq(try_listen("192.0.2.1", 0, &bound, &e), -EADDRNOTAVAIL);
+    ck_assert_int_eq(try_listen("192.0.2.1", 0, &bound), -EADDRNOTAVAIL);
     ck_assert_ptr_nonnull(strstr(e.msg, "192.0.2.1"));
 }
 END_TEST
 
 START_TEST(name_that_does_not_resolve_is_an_error)
 {
-    struct err e = {0};
     int bound;
 
-    ck_assert_int_eq(try_listen("no such host", 0, &bound, &e), -ENOENT);
+    ck_assert_int_eq(try_listen("no such host", 0, &bound), -ENOENT);
     ck_assert_ptr_nonnull(strstr(e.msg, "no such host"));
 }
 END_TEST
 
 START_TEST(port_out_of_range_is_an_error)
 {
-    struct err e = {0};
     int bound;
 
-    ck_assert_int_eq(try_listen("127.0.0.1", -1, &bound, &e), -EINVAL);
-    ck_assert_int_eq(try_listen("127.0.0.1", 65536, &bound, &e), -EINVAL);
+    ck_assert_int_eq(try_listen("127.0.0.1", -1, &bound), -EINVAL);
+    ck_assert_int_eq(try_listen("127.0.0.1", 65536, &bound), -EINVAL);
 }
 END_TEST
 
@@ -838,6 +1045,7 @@ END_TEST
 
 int main(void)
 {
+    int families = has_ipv6() ? 2 : 1;
     Suite *suite = suite_create("store_port");
     TCase *tc = tcase_create("served");
 
@@ -869,8 +1077,14 @@ int main(void)
     tcase_add_test(tc, without_descriptors_clients_wait_and_others_are_served);
     tcase_add_test(tc, without_descriptors_the_oldest_stranger_makes_room);
     tcase_add_test(tc, flood_of_refusals_is_no_flood_of_lines);
+    tcase_add_loop_test(tc, line_names_the_peer_in_numbers, 0, families);
     tcase_add_loop_test(
-        tc, line_names_the_peer_in_numbers, 0, has_ipv6() ? 2 : 1);
+        tc, stranger_is_refused_and_the_jobs_nodes_are_served, 0, families);
+    tcase_add_loop_test(tc, refusal_names_the_peer_and_the_option, 0, families);
+    tcase_add_loop_test(tc, without_a_store_a_stranger_is_no_news, 0, families);
+    tcase_add_loop_test(tc, agent_may_come_from_anywhere, 0, families);
+    tcase_add_loop_test(
+        tc, connection_comes_in_at_the_endpoint_or_not_at_all, 0, families);
     tcase_add_test(tc, port_can_be_bound_again_at_once);
     tcase_add_test(tc, address_of_another_machine_is_an_error);
     tcase_add_test(tc, name_that_does_not_resolve_is_an_error);
