@@ -25,6 +25,7 @@
 #include "agent/meeting.h"
 #include "agent/nodes.h"
 #include "agent/output.h"
+#include "agent/participant.h"
 #include "agent/report.h"
 #include "agent/restarts.h"
 #include "agent/signal_names.h"
@@ -34,6 +35,7 @@
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/err.h"
 #include "rendezvous/base/log.h"
+#include "rendezvous/base/random.h"
 #include "rendezvous/base/text.h"
 #include "rendezvous/worker_env.h"
 
@@ -75,9 +77,7 @@ struct agent {
     struct agent_worker *workers; /* owned, [job->nproc] */
     struct meeting meeting;
     struct nodes *nodes; /* NULL: a job of one node */
-    struct node_msg place; /* NODE_ROUND: this node's in the round */
-    struct node_msg peer_failure; /* NODE_FAILED, if one was told of */
-    struct node_msg cause; /* NODE_VERDICT, of the last round that failed */
+    struct participant part; /* several nodes: this one's */
     int told_failure; /* local rank that the coordinator was told of, or -1 */
     struct channel *channel;
     struct output *output;
@@ -93,12 +93,6 @@ struct agent {
     int exit_code;
     bool is_starting; /* workers of the round are being started */
     bool is_round_due; /* the next one is to be begun, outside the loop */
-    bool is_idle; /* several nodes: nothing is left of a round here, and the
-                   * next one has not begun */
-    bool is_alone; /* several nodes: there is no coordinator any more */
-    bool has_peer_failure; /* in this round */
-    bool has_cause;
-    bool is_success; /* several nodes: the job's */
     bool has_told_failure;
     bool has_told_proc;
     bool is_finishing; /* the last output is being written */
@@ -131,10 +125,10 @@ static void signal_children(struct agent *a, int sig)
 static void tell_workers(struct agent *a)
 {
     int failed = a->life.first_failure;
-    const struct node_msg *peer = &a->peer_failure;
+    const struct node_msg *peer = &a->part.why;
     char how[256];
 
-    if (a->has_peer_failure) {
+    if (a->part.has_why && peer->kind == NODE_FAILED) {
         channel_tell_failure(
             a->channel, &(struct channel_failure){.rank = peer->rank,
                             .local_rank = peer->local_rank,
@@ -144,7 +138,7 @@ static void tell_workers(struct agent *a)
     }
     report_outcome(&a->life.workers[failed], how, sizeof(how));
     channel_tell_failure(a->channel,
-        &(struct channel_failure){.rank = a->place.rank_base + failed,
+        &(struct channel_failure){.rank = a->part.place.rank_base + failed,
             .local_rank = failed,
             .host = a->host,
             .cause = how});
@@ -259,10 +253,13 @@ static const struct node_msg *find_peer(const struct agent *a)
 {
     int first = a->life.first_failure;
 
-    if (!a->has_cause || (first >= 0 && a->cause.round == a->round &&
-                             a->cause.rank == a->place.rank_base + first))
+    const struct node_msg *cause = &a->part.cause;
+
+    if (!a->part.has_cause ||
+        (first >= 0 && cause->round == a->round &&
+            cause->rank == a->part.place.rank_base + first))
         return NULL;
-    return &a->cause;
+    return cause;
 }
 
 /* Gathers what is known of the last round. */
@@ -277,7 +274,7 @@ static void report_end(struct agent *a,
         .workers = workers,
         .verdict = a->verdict,
         .title = a->job->program.title,
-        .rank_base = a->place.rank_base,
+        .rank_base = a->part.place.rank_base,
         .peer = find_peer(a),
         .program = a->job->program.path,
         .host = a->host,
@@ -355,15 +352,15 @@ static void limit_output(struct agent *a)
  */
 static int code_of_job(const struct agent *a)
 {
-    const struct node_msg *f = &a->cause;
+    const struct node_msg *f = &a->part.cause;
 
-    if (a->is_success && a->life.stop_signal == 0 && !a->life.gave_up)
+    if (a->part.is_success && a->life.stop_signal == 0 && !a->life.gave_up)
         return 0;
     if (!a->job->is_exit_cause)
         return 1;
     if (a->life.stop_signal != 0)
         return 128 + a->life.stop_signal;
-    if (!a->has_cause || f->rank < 0)
+    if (!a->part.has_cause || f->rank < 0)
         return 1;
     if (f->error != 0)
         return program_start_code(f->error);
@@ -418,8 +415,8 @@ static void on_tell_timer(uv_timer_t *timer)
     report_outcome(&a->life.workers[rank], how, sizeof(how));
     log_error("agent",
         "rank %d (local rank %d, pid %d) failed: %s; stopping the other %d",
-        a->place.rank_base + rank, rank, (int)a->life.workers[rank].pid, how,
-        a->life.nrunning);
+        a->part.place.rank_base + rank, rank, (int)a->life.workers[rank].pid,
+        how, a->life.nrunning);
 }
 
 static void tell_failure(struct agent *a)
@@ -478,9 +475,16 @@ static void on_group_timer(uv_timer_t *timer)
     settle(timer->data);
 }
 
+/* Several nodes: nothing is left of a round here, and the next one has not
+ * begun. */
+static bool is_idle(const struct agent *a)
+{
+    return a->nodes != NULL && a->part.state != PARTICIPANT_RUNNING;
+}
+
 static bool is_between_rounds(const struct agent *a)
 {
-    return a->is_round_due || a->is_idle ||
+    return a->is_round_due || is_idle(a) ||
            uv_is_active((const uv_handle_t *)&a->restart_timer);
 }
 
@@ -491,16 +495,13 @@ static bool is_between_rounds(const struct agent *a)
 static void tell_coordinator(struct agent *a)
 {
     const struct lc_worker *w = &a->life.workers[a->life.first_failure];
-    uint64_t now = clock_now_ns();
-    struct node_msg msg = {.kind = NODE_FAILED,
-        .round = a->round,
-        .rank = a->place.rank_base + a->life.first_failure,
+    struct node_msg msg = {
+        .rank = a->part.place.rank_base + a->life.first_failure,
         .local_rank = a->life.first_failure,
         .pid = (int32_t)w->pid,
         .wait_status = w->wait_status,
         .error = w->start_error,
         .is_collateral = w->outcome == LC_OUT_COLLATERAL,
-        .ago_ns = now - w->ended_ns,
         .lived_ns = w->ended_ns - w->started_ns};
 
     if (a->life.first_failure == a->told_failure)
@@ -508,94 +509,105 @@ static void tell_coordinator(struct agent *a)
     a->told_failure = a->life.first_failure;
     snprintf(msg.host, sizeof(msg.host), "%s", a->host);
     report_outcome(w, msg.text, sizeof(msg.text));
-    nodes_send(a->nodes, &msg);
+    participant_failed(&a->part, &msg, w->ended_ns, clock_now_ns());
 }
 
 /* Nothing is left of the round here; the coordinator says what follows. The
  * store stays for those nodes that are not so far yet. */
 static void end_round_of_many(struct agent *a)
 {
-    struct node_msg msg = {.kind = NODE_ENDED,
-        .round = a->round,
-        .result = a->life.first_failure >= 0           ? NODE_HAS_FAILED
-                  : lifecycle_exit_code(&a->life) == 0 ? NODE_SUCCEEDED
-                                                       : NODE_STOPPED};
-
-    a->is_idle = true;
-    if (!a->life.is_parent_lost && !a->life.gave_up)
-        nodes_send(a->nodes, &msg); /* else this node is lost */
-    if (a->life.stop_signal != 0 || a->is_alone || a->life.is_parent_lost ||
-        a->life.gave_up)
-        finish(a);
+    if (a->life.is_parent_lost || a->life.gave_up)
+        participant_give_up(&a->part);
+    else
+        participant_ended(&a->part, a->life.first_failure >= 0 ? NODE_HAS_FAILED
+                                    : lifecycle_exit_code(&a->life) == 0
+                                        ? NODE_SUCCEEDED
+                                        : NODE_STOPPED);
 }
 
 /* Another node goes on; this one is asked to stop. */
 static void leave(struct agent *a, int sig)
 {
-    struct node_msg msg = {.kind = NODE_LEAVE};
+    char why[64];
 
-    snprintf(msg.text, sizeof(msg.text), "it received %s", signal_name(sig));
-    nodes_send(a->nodes, &msg);
+    snprintf(why, sizeof(why), "it received %s", signal_name(sig));
+    participant_leave(&a->part, why);
 }
 
-static void on_prepare(struct agent *a, const struct node_msg *msg)
+static void on_part_send(void *arg, const struct node_msg *msg)
 {
-    struct node_msg ready = {.kind = NODE_READY, .round = msg->round};
+    struct agent *a = arg;
+
+    nodes_send(a->nodes, msg);
+}
+
+static void on_part_allow_peers(void *arg, const char *addrs, bool is_first)
+{
+    struct agent *a = arg;
+
+    nodes_allow_peers(a->nodes, addrs, is_first);
+}
+
+static int on_part_open_store(void *arg)
+{
+    struct agent *a = arg;
     struct err e;
+    int rc = meeting_begin_round(&a->meeting, &e);
+
+    if (rc < 0)
+        log_error("agent", "%s", e.msg);
+    return rc;
+}
+
+static void on_part_close_store(void *arg)
+{
+    struct agent *a = arg;
 
     meeting_end_round(&a->meeting);
-    if (meeting_begin_round(&a->meeting, &e) < 0) {
-        log_error("agent", "%s", e.msg);
-        a->is_alone = true;
-        finish(a); /* so it is lost to the coordinator, which goes on */
-        return;
-    }
-    nodes_send(a->nodes, &ready);
 }
 
-static void on_round(struct agent *a, const struct node_msg *msg)
+static void on_part_start(void *arg)
 {
-    if (!a->is_idle)
-        return;
-    a->place = *msg;
-    a->round = msg->round;
-    a->has_cause = false;
-    a->restarts.count = msg->restart_count;
-    if (msg->group_rank != 0)
-        meeting_end_round(&a->meeting);
+    struct agent *a = arg;
+
+    a->round = a->part.place.round;
+    a->restarts.count = a->part.place.restart_count;
     a->is_round_due = true; /* on_restart_timer() tells why not here */
     uv_stop(&a->loop);
 }
 
-static void on_peer_failure(struct agent *a, const struct node_msg *msg)
+static void say_why(const struct agent *a, const struct node_msg *why)
 {
-    if (a->is_idle || msg->round != a->round)
-        return;
-    a->peer_failure = *msg;
-    a->has_peer_failure = true;
-    if (msg->rank < 0)
+    int n = a->life.nrunning;
+
+    if (why->kind == NODE_STOP)
+        log_warn(
+            "agent", "%s; stopping %d workers for a new round", why->text, n);
+    else if (why->kind == NODE_FAILED && why->rank < 0)
         log_error("agent", "node %s is lost: %s; stopping %d workers",
-            msg->host, msg->text, a->life.nrunning);
-    else
+            why->host, why->text, n);
+    else if (why->kind == NODE_FAILED)
         log_error("agent",
             "rank %d (local rank %d, host %s) failed: %s; stopping %d workers",
-            msg->rank, msg->local_rank, msg->host, msg->text, a->life.nrunning);
-    post(a, (struct lc_event){.kind = LC_EV_PEER_FAILED});
+            why->rank, why->local_rank, why->host, why->text, n);
 }
 
-static void on_stop(struct agent *a, const struct node_msg *msg)
+/* Before they are started begin_next_round() sees to it. */
+static void on_part_end_workers(void *arg, const struct node_msg *why)
 {
-    if (a->is_idle || msg->round != a->round)
+    struct agent *a = arg;
+
+    if (a->is_round_due)
         return;
-    log_warn("agent", "%s; stopping %d workers for a new round", msg->text,
-        a->life.nrunning);
-    post(a, (struct lc_event){.kind = LC_EV_ROUND_OVER});
+    if (why != NULL)
+        say_why(a, why);
+    post(a, (struct lc_event){.kind = why != NULL && why->kind == NODE_FAILED
+                                          ? LC_EV_PEER_FAILED
+                                          : LC_EV_ROUND_OVER});
 }
 
-static void on_verdict(struct agent *a, const struct node_msg *msg)
+static void tell_verdict(struct agent *a, const struct node_msg *msg)
 {
-    a->cause = *msg;
-    a->has_cause = true;
     a->verdict = msg->next == NODE_NEXT_EXHAUSTED    ? RESTARTS_EXHAUSTED
                  : msg->next == NODE_NEXT_CRASH_LOOP ? RESTARTS_CRASH_LOOP
                                                      : RESTARTS_END;
@@ -610,64 +622,56 @@ static void on_verdict(struct agent *a, const struct node_msg *msg)
             msg->host, msg->text, msg->restart_count, a->job->max_restarts);
 }
 
-static void on_closed(struct agent *a, const struct node_msg *msg)
+static void on_part_tell(void *arg, const struct node_msg *msg)
 {
-    a->is_success = msg->result == 0;
-    if (!a->is_success && !a->has_cause)
+    struct agent *a = arg;
+
+    if (msg->kind == NODE_VERDICT)
+        tell_verdict(a, msg);
+    else if (msg->kind == NODE_PARKED)
+        log_warn("agent", "this node waits as a spare: %s", msg->text);
+    else if (msg->kind == NODE_CLOSED && msg->result != 0 && !a->part.has_cause)
         log_error("agent", "the job has ended: %s", msg->text);
-    a->is_alone = true;
-    if (a->is_idle)
-        finish(a);
-    else
-        post(a, (struct lc_event){.kind = LC_EV_ROUND_OVER});
+}
+
+static void on_part_finish(void *arg)
+{
+    finish(arg);
+}
+
+static void on_node_join(void *arg, struct node_msg *join)
+{
+    const struct agent *a = arg;
+
+    participant_join(&a->part, join);
 }
 
 static void on_node_message(void *arg, const struct node_msg *msg)
 {
     struct agent *a = arg;
 
-    switch (msg->kind) {
-    case NODE_PREPARE:
-        on_prepare(a, msg);
-        break;
-    case NODE_ROUND:
-        on_round(a, msg);
-        break;
-    case NODE_FAILED:
-        on_peer_failure(a, msg);
-        break;
-    case NODE_STOP:
-        on_stop(a, msg);
-        break;
-    case NODE_VERDICT:
-        on_verdict(a, msg);
-        break;
-    case NODE_CLOSED:
-        on_closed(a, msg);
-        break;
-    case NODE_PARKED:
-        log_warn("agent", "this node waits as a spare: %s", msg->text);
-        break;
-    default:
-        break;
-    }
+    participant_message(&a->part, msg, clock_now_ns());
     settle(a);
 }
 
-/* Without a coordinator there is no job. */
+static void on_nodes_lost(void *arg, const char *why)
+{
+    const struct agent *a = arg;
+
+    if (!a->part.is_closed)
+        log_warn("agent", "%s; waiting for it, workers go on", why);
+}
+
+/* Without a coordinator there is no job, but what is done is done. */
 static void on_nodes_ended(void *arg, const char *why)
 {
     struct agent *a = arg;
 
     if (a->is_finishing)
         return;
-    if (!a->is_alone)
+    if (!a->part.is_last)
         log_error("agent", "%s", why);
-    a->is_alone = true;
-    if (a->is_idle)
-        finish(a);
-    else
-        post(a, (struct lc_event){.kind = LC_EV_ROUND_OVER});
+    participant_abandoned(&a->part);
     settle(a);
 }
 
@@ -737,7 +741,7 @@ static void settle(struct agent *a)
     post(a, (struct lc_event){
                 .kind = rc < 0 ? LC_EV_CHILDREN_GONE : LC_EV_CHILDREN_LEFT});
     tell_failure(a);
-    if (a->nodes != NULL && !a->is_idle && a->life.first_failure >= 0)
+    if (a->nodes != NULL && !is_idle(a) && a->life.first_failure >= 0)
         tell_coordinator(a);
     watch_groups(a);
     if (a->life.state == LC_DONE && !a->is_starting)
@@ -924,7 +928,7 @@ static int start_worker(struct agent *a, int local_rank)
     vars.restart_count = a->restarts.count;
     vars.master_port = a->meeting.port;
     if (a->nodes != NULL)
-        set_place(&vars, &a->place, local_rank);
+        set_place(&vars, &a->part.place, local_rank);
     vars.run_id = run_id(a);
     vars.agent = channel_name(a->channel);
     rc = output_open_worker(a->output, local_rank, &w, &e);
@@ -1028,13 +1032,12 @@ static int prepare_round(struct agent *a, struct err *e)
         a->job->failure_grace_ms, now_ns);
     if (rc < 0)
         return err_set(e, rc, "a round: %s", strerror(-rc));
-    channel_begin_round(a->channel, a->round, a->place.rank_base);
-    output_set_rank_base(a->output, a->place.rank_base);
+    channel_begin_round(a->channel, a->round, a->part.place.rank_base);
+    output_set_rank_base(a->output, a->part.place.rank_base);
     forget_workers(a);
     lifecycle_fini(&a->life);
     a->life = life;
-    a->has_told_failure = a->has_peer_failure = false;
-    a->is_idle = false;
+    a->has_told_failure = false;
     a->told_failure = -1;
     a->round_ns = now_ns;
     return 0;
@@ -1065,6 +1068,9 @@ static void begin_next_round(struct agent *a)
         finish(a);
         return;
     }
+    /* It may be over already. */
+    if (a->part.has_why || a->part.is_last)
+        on_part_end_workers(a, a->part.has_why ? &a->part.why : NULL);
     start_workers(a);
 }
 
@@ -1151,7 +1157,6 @@ static int wait_for_round(struct agent *a, struct err *e)
     if (rc < 0)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
     a->life.state = LC_DONE;
-    a->is_idle = true;
     return 0;
 }
 
@@ -1160,7 +1165,19 @@ static int set_up(struct agent *a, struct err *e)
     static const struct channel_callbacks callbacks = {
         .attached = on_attached, .collateral = on_collateral};
     static const struct node_link_callbacks node_callbacks = {
-        .message = on_node_message, .ended = on_nodes_ended};
+        .join = on_node_join,
+        .message = on_node_message,
+        .lost = on_nodes_lost,
+        .ended = on_nodes_ended};
+    static const struct participant_callbacks part_callbacks = {
+        .send = on_part_send,
+        .allow_peers = on_part_allow_peers,
+        .open_store = on_part_open_store,
+        .close_store = on_part_close_store,
+        .start = on_part_start,
+        .end_workers = on_part_end_workers,
+        .tell = on_part_tell,
+        .finish = on_part_finish};
     size_t nfds = FDS_OF_AGENT + FDS_OF_WORKER * (size_t)a->job->nproc;
     const struct job *job = a->job;
     const struct output_settings settings = {.log = &job->log,
@@ -1168,10 +1185,14 @@ static int set_up(struct agent *a, struct err *e)
         .hostname = a->host,
         .run_id = run_id(a),
         .nproc = job->nproc};
+    uint64_t agent_id;
     int rc = set_up_loop(a);
 
+    if (rc == 0)
+        rc = random_bytes(&agent_id, sizeof(agent_id));
     if (rc < 0)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
+    participant_init(&a->part, &part_callbacks, a, agent_id);
     snprintf(a->host, sizeof(a->host), "?");
     gethostname(a->host, sizeof(a->host) - 1);
     rc = job->nodes.max > 1

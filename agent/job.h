@@ -25,6 +25,10 @@ struct job_nodes {
     uint64_t last_call_ms;
     uint64_t keep_alive_ms;
     int keep_alive_attempts;
+    /* How long a coordinator that is gone may take to come back. */
+    uint64_t coordinator_timeout_ms;
+    const char *token_path; /* borrowed; NULL: the job has no secret */
+    const char *store_allow; /* borrowed: networks in a list; NULL: no more */
 };
 
 /* What becomes of OMP_NUM_THREADS where the workers' environment has none. */

@@ -52,7 +52,8 @@ int meeting_open(struct meeting *m, uv_loop_t *loop, const char *host, int port,
     const struct store_port_options options = {
         .max_connections = max_connections(nproc, nfds),
         .agent_cb = m->agent_cb,
-        .agent_arg = m->agent_arg};
+        .agent_arg = m->agent_arg,
+        .access = m->access};
     uint64_t until_ns = clock_deadline_ns(PORT_PATIENCE_MS);
     int rc;
 

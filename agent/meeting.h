@@ -20,6 +20,7 @@ struct meeting {
     /* Before meeting_open(), where agents shall be let in, too. */
     store_port_agent_cb *agent_cb;
     void *agent_arg;
+    const struct access *access; /* borrowed; NULL: everybody may connect */
     bool has_store;
     int port; /* MASTER_PORT */
     struct poller *poller; /* a guest in the agent's loop */

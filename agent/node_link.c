@@ -20,6 +20,7 @@
 
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/log.h"
+#include "rendezvous/base/random.h"
 #include "rendezvous/node_conn.h"
 #include "rendezvous/poller_uv.h"
 #include "rendezvous/store_sniff.h"
@@ -35,7 +36,7 @@ enum link_state {
     LINK_PAUSING, /* until the next attempt */
     LINK_RESOLVING,
     LINK_CONNECTING,
-    LINK_GREETING, /* JOIN is sent, WELCOME has not come */
+    LINK_GREETING, /* connected; HELLO or WELCOME has not come */
     LINK_UP,
     LINK_ENDED,
 };
@@ -47,6 +48,10 @@ struct node_link {
     uv_loop_t *loop;
     enum link_state state;
     uint64_t deadline_ns; /* for WELCOME */
+    bool is_lasting; /* it may come back */
+    bool was_up;
+    struct node_msg join; /* as it was sent last */
+    uint8_t nonce[TOKEN_NONCE_LEN]; /* the coordinator's */
     uint64_t told_ns; /* when the user was told last */
     uint64_t pause_ms;
     uint64_t heard_ns;
@@ -135,6 +140,14 @@ __attribute__((format(printf, 2, 3))) static void try_later(
     va_end(ap);
     hang_up(l);
     forget_addresses(l);
+    if (now >= l->deadline_ns && l->was_up) {
+        end(l,
+            "the coordinator at %s port %d was lost, and is not back after "
+            "%.3f s: %s",
+            l->settings.host, l->settings.port,
+            (double)l->settings.coordinator_timeout_ms / 1000.0, l->problem);
+        return;
+    }
     if (now >= l->deadline_ns) {
         end(l,
             "the coordinator at %s port %d cannot be reached within %d s: %s",
@@ -157,23 +170,87 @@ __attribute__((format(printf, 2, 3))) static void try_later(
 
 static void connect_next(struct node_link *l);
 
+/* Its workers go on, and it is tried again; else this is the end. */
+__attribute__((format(printf, 2, 3))) static void lose(
+    struct node_link *l, const char *fmt, ...)
+{
+    char how[256], why[640];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(how, sizeof(how), fmt, ap);
+    va_end(ap);
+    snprintf(why, sizeof(why), "the coordinator at %s port %d is lost: %s",
+        l->settings.host, l->settings.port, how);
+    if (!l->is_lasting) {
+        end(l, "%s", why);
+        return;
+    }
+    l->told_ns = clock_now_ns();
+    l->pause_ms = FIRST_PAUSE_MS;
+    l->deadline_ns =
+        clock_deadline_ns((int64_t)l->settings.coordinator_timeout_ms);
+    l->state = LINK_PAUSING;
+    l->callbacks.lost(l->arg, why);
+    if (l->state == LINK_PAUSING && !l->is_destroyed)
+        try_later(l, "%s", how);
+}
+
+static void introduce(struct node_link *l, const struct node_msg *hello)
+{
+    struct node_msg *join = &l->join;
+    const struct token *t = l->settings.token;
+    int rc;
+
+    *join = l->settings.join;
+    l->callbacks.join(l->arg, join);
+    memcpy(l->nonce, hello->nonce, sizeof(l->nonce));
+    rc = random_bytes(join->nonce, sizeof(join->nonce));
+    if (rc < 0) {
+        try_later(l, "%s", strerror(-rc));
+        return;
+    }
+    join->has_token = t != NULL;
+    if (t != NULL)
+        token_prove(
+            t, TOKEN_AGENT, join->nonce, l->nonce, join->run_id, join->proof);
+    node_conn_send(l->conn, join);
+    set_timer(l, ATTEMPT_MS);
+}
+
+static void be_welcome(struct node_link *l, const struct node_msg *msg)
+{
+    const struct token *t = l->settings.token;
+
+    if (t != NULL && !token_check(t, TOKEN_COORDINATOR, l->join.nonce, l->nonce,
+                         l->join.run_id, msg->proof)) {
+        end(l,
+            "whoever answers at %s port %d does not know this job's secret "
+            "(--token_file)",
+            l->settings.host, l->settings.port);
+        return;
+    }
+    l->state = LINK_UP;
+    l->was_up = true;
+    l->is_lasting = msg->is_lasting != 0;
+    l->keep_alive_ms =
+        msg->keep_alive_ms > 0 ? (uint64_t)msg->keep_alive_ms : LAST_PAUSE_MS;
+    l->keep_alive_attempts = msg->keep_alive_attempts;
+    set_timer(l, l->keep_alive_ms);
+}
+
 static void on_conn_message(void *arg, const struct node_msg *msg)
 {
     struct node_link *l = arg;
 
     l->heard_ns = clock_now_ns();
-    if (msg->kind == NODE_REFUSED) {
+    if (msg->kind == NODE_REFUSED)
         end(l, "the coordinator at %s port %d refuses this node: %s",
             l->settings.host, l->settings.port, msg->text);
-        return;
-    }
-    if (l->state == LINK_GREETING && msg->kind == NODE_WELCOME) {
-        l->state = LINK_UP;
-        l->keep_alive_ms = msg->keep_alive_ms > 0 ? (uint64_t)msg->keep_alive_ms
-                                                  : LAST_PAUSE_MS;
-        l->keep_alive_attempts = msg->keep_alive_attempts;
-        set_timer(l, l->keep_alive_ms);
-    }
+    else if (l->state == LINK_GREETING && msg->kind == NODE_HELLO)
+        introduce(l, msg);
+    else if (l->state == LINK_GREETING && msg->kind == NODE_WELCOME)
+        be_welcome(l, msg);
     if (l->state == LINK_UP && msg->kind != NODE_PONG)
         l->callbacks.message(l->arg, msg);
 }
@@ -183,8 +260,7 @@ static void on_conn_ended(void *arg, const char *why)
     struct node_link *l = arg;
 
     if (l->state == LINK_UP)
-        end(l, "the coordinator at %s port %d is lost: %s", l->settings.host,
-            l->settings.port, why);
+        lose(l, "%s", why);
     else
         try_later(l,
             "whoever listens there hangs up on agents; if torchrun runs on "
@@ -209,7 +285,6 @@ static void greet(struct node_link *l)
     }
     l->state = LINK_GREETING;
     node_conn_send_bytes(l->conn, sniff_agent_magic, SNIFF_AGENT_MAGIC_LEN);
-    node_conn_send(l->conn, &l->settings.join);
     set_timer(l, ATTEMPT_MS);
 }
 
@@ -325,10 +400,8 @@ static void keep_alive(struct node_link *l)
     uint64_t limit_ms = l->keep_alive_ms * (uint64_t)l->keep_alive_attempts;
 
     if (clock_now_ns() >= l->heard_ns + limit_ms * CLOCK_NS_PER_MS) {
-        end(l,
-            "the coordinator at %s port %d is lost: nothing was heard of it "
-            "for %.3f s",
-            l->settings.host, l->settings.port, (double)limit_ms / 1000.0);
+        lose(
+            l, "nothing was heard of it for %.3f s", (double)limit_ms / 1000.0);
         return;
     }
     node_conn_send(l->conn, &ping);

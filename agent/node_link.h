@@ -1,7 +1,8 @@
 /*
  * The agent's connection to the coordinator of a job of several nodes: it is
- * looked up and called until it answers or the time is over, told who we are,
- * and then kept alive.
+ * looked up and called until it answers or the time is over, each side proves
+ * that it knows the job's secret, if there is one, and then it is kept alive.
+ * A coordinator that may come back after it was lost is called again.
  */
 #ifndef CRUN_AGENT_NODE_LINK_H
 #define CRUN_AGENT_NODE_LINK_H
@@ -9,6 +10,7 @@
 #include <uv.h>
 
 #include "rendezvous/node_protocol.h"
+#include "rendezvous/token.h"
 
 struct node_link;
 
@@ -16,12 +18,18 @@ struct node_link_settings {
     const char *host; /* borrowed; of the coordinator */
     int port;
     uint64_t join_timeout_ms; /* until it is reached */
+    uint64_t coordinator_timeout_ms; /* until it is back */
+    const struct token *token; /* borrowed; NULL: there is no secret */
     struct node_msg join; /* what it is told first */
 };
 
 struct node_link_callbacks {
-    /* From WELCOME on. */
+    /* Adds what is to be told now. */
+    void (*join)(void *arg, struct node_msg *join);
+    /* From WELCOME on, which comes again after lost(). */
     void (*message)(void *arg, const struct node_msg *msg);
+    /* The coordinator is gone, and may come back: one sentence. */
+    void (*lost)(void *arg, const char *why);
     /* The coordinator cannot be reached, has refused this node, or is lost:
      * one sentence. Nothing follows. */
     void (*ended)(void *arg, const char *why);
@@ -31,7 +39,7 @@ int node_link_create(struct node_link **out, uv_loop_t *loop,
     const struct node_link_settings *settings,
     const struct node_link_callbacks *callbacks, void *arg);
 
-/* Before WELCOME and after the end it says nothing to anybody. */
+/* Without a connection it says nothing to anybody. */
 void node_link_send(struct node_link *l, const struct node_msg *msg);
 
 /* Sends what is queued as far as that can be done now. The memory goes in the

@@ -1,13 +1,17 @@
 /* See nodes.h. */
 #include "agent/nodes.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "rendezvous/access.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/log.h"
 #include "rendezvous/coordinator.h"
@@ -16,8 +20,11 @@
 #define RESOLVE_MS 30000
 
 struct nodes {
+    struct token *token; /* NULL: there is no secret */
     struct coordinator *coordinator; /* NULL: another node hosts it */
     struct store_port *port; /* of the coordinator; NULL: the meeting's is */
+    struct access *port_access; /* of that port */
+    struct access *store_access; /* of the meeting's */
     struct node_link *link;
 };
 
@@ -40,35 +47,75 @@ static bool is_loopback(const struct sockaddr *sa)
     return IN6_IS_ADDR_LOOPBACK(&sin6->sin6_addr);
 }
 
-/* Whether the endpoint is nothing that another host could reach. A host's own
- * name may be a loopback address for itself only. */
-static bool is_loopback_endpoint(const struct job_nodes *set)
+static bool is_own_name(const char *host)
 {
-    struct addrinfo *list;
-    bool is_all = true;
     char name[256];
 
-    if (gethostname(name, sizeof(name)) == 0 &&
-        strncmp(set->host, name, strcspn(name, ".")) == 0)
-        return false;
-    if (resolve_until(
-            set->host, set->port, 0, clock_deadline_ns(RESOLVE_MS), &list) != 0)
-        return false;
-    for (struct addrinfo *ai = list; ai != NULL; ai = ai->ai_next)
-        is_all = is_all && is_loopback(ai->ai_addr);
-    freeaddrinfo(list);
-    return is_all;
+    return gethostname(name, sizeof(name)) == 0 &&
+           strncmp(host, name, strcspn(name, ".")) == 0 && name[0] != '\0';
 }
 
-static bool is_own_address(const char *host)
+static bool is_own_address(const struct sockaddr *sa, socklen_t len)
 {
-    int fds[LISTEN_MAX];
-    int port;
-    int n = listen_reserve(host, 0, fds, &port, NULL);
+    int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool is_own = fd >= 0 && bind(fd, sa, len) == 0;
 
-    for (int i = 0; i < n; i++)
-        close(fds[i]);
-    return n > 0;
+    if (fd >= 0)
+        close(fd);
+    return is_own;
+}
+
+/* What the endpoint is here. */
+struct endpoint {
+    bool is_own; /* an address of this host */
+    bool is_loopback; /* that no other host could reach */
+};
+
+/*
+ * A host's own name may be a loopback address for itself only, as Debian sets
+ * it up. An endpoint that is no address of the host that is to listen there is
+ * one of something in between: connections then come in at others.
+ */
+static int look_at_endpoint(struct endpoint *ep, const struct job_nodes *set,
+    struct access *access, struct err *e)
+{
+    struct addrinfo *list;
+    bool is_loopback_only = true;
+    int rc = 0;
+
+    *ep = (struct endpoint){0};
+    if (resolve_until(set->host, 0, 0, clock_deadline_ns(RESOLVE_MS), &list) !=
+        0)
+        return 0; /* it may be known later */
+    for (struct addrinfo *ai = list; ai != NULL; ai = ai->ai_next) {
+        is_loopback_only = is_loopback_only && is_loopback(ai->ai_addr);
+        if (is_own_address(ai->ai_addr, ai->ai_addrlen))
+            ep->is_own = true;
+    }
+    ep->is_loopback = is_loopback_only && !is_own_name(set->host);
+    for (struct addrinfo *ai = list; ai != NULL && rc == 0; ai = ai->ai_next)
+        if (ep->is_own && (ep->is_loopback || !is_loopback_only))
+            rc = access_limit_local(access, ai->ai_addr);
+    freeaddrinfo(list);
+    return rc < 0 ? err_set(e, rc, "set-up: %s", strerror(-rc)) : 0;
+}
+
+/* Said by whoever listens for the others. */
+static void say_who_may_connect(
+    const struct nodes *n, const struct job_nodes *set, struct endpoint ep)
+{
+    if (ep.is_loopback)
+        return;
+    if (!ep.is_own)
+        log_warn("agent",
+            "the endpoint %s is no address of this host: connections are "
+            "accepted at all its addresses",
+            set->host);
+    if (n->token == NULL)
+        log_warn("agent",
+            "this job has no secret: whoever reaches %s port %d can take part "
+            "(--token_file)",
+            set->host, set->port);
 }
 
 static int create_coordinator(struct nodes *n, struct poller *p,
@@ -91,21 +138,21 @@ static int create_coordinator(struct nodes *n, struct poller *p,
 
     snprintf(m.run_id, sizeof(m.run_id), "%s", run_id);
     snprintf(m.master_addr, sizeof(m.master_addr), "%s", job->master_addr);
-    return coordinator_create(&n->coordinator, p, &m);
+    return coordinator_create(&n->coordinator, p, &m, n->token);
 }
 
 /* Dynamic: beside the meeting. Whoever guesses gives way to whoever is there
  * already: on one host there may be several agents. */
 static int host_dynamic(struct nodes *n, struct meeting *meeting,
     const struct job *job, const char *run_id, const char *listen_host,
-    struct err *e)
+    struct endpoint ep, struct err *e)
 {
     const struct job_nodes *set = &job->nodes;
     const struct store_port_options options = {
-        .agent_cb = adopt, .agent_arg = n};
+        .agent_cb = adopt, .agent_arg = n, .access = n->port_access};
     int port, rc;
 
-    if (set->is_host == 0 || (set->is_host < 0 && !is_own_address(set->host)))
+    if (set->is_host == 0 || (set->is_host < 0 && !ep.is_own))
         return 0;
     rc = store_port_create(
         &n->port, meeting->poller, listen_host, set->port, &options, &port, e);
@@ -113,6 +160,7 @@ static int host_dynamic(struct nodes *n, struct meeting *meeting,
         return 0;
     if (rc < 0)
         return rc;
+    say_who_may_connect(n, set, ep);
     rc = create_coordinator(n, meeting->poller, job, run_id);
     return rc < 0 ? err_set(e, rc, "the coordinator: %s", strerror(-rc)) : 0;
 }
@@ -122,12 +170,17 @@ static int open_meeting(struct nodes *n, uv_loop_t *loop,
     size_t nfds, struct err *e)
 {
     const struct job_nodes *set = &job->nodes;
-    bool is_local = is_loopback_endpoint(set);
-    const char *listen_host = is_local ? set->host : "::";
     bool is_static_host = set->is_static && set->node_rank == 0;
+    const char *listen_host;
+    struct endpoint ep;
     int rc;
 
-    if (is_local)
+    rc = look_at_endpoint(
+        &ep, set, is_static_host ? n->store_access : n->port_access, e);
+    if (rc < 0)
+        return rc;
+    listen_host = ep.is_loopback ? set->host : "::";
+    if (ep.is_loopback)
         log_warn("agent",
             "the endpoint %s is a loopback address: nodes on other hosts "
             "cannot reach it",
@@ -136,14 +189,42 @@ static int open_meeting(struct nodes *n, uv_loop_t *loop,
         meeting->agent_cb = adopt;
         meeting->agent_arg = n;
     }
+    meeting->access = n->store_access;
     rc = meeting_open(meeting, loop, listen_host,
         is_static_host ? set->port : 0, true, job->nproc, nfds, e);
     if (rc < 0 || (set->is_static && !is_static_host))
         return rc;
     if (!is_static_host)
-        return host_dynamic(n, meeting, job, run_id, listen_host, e);
+        return host_dynamic(n, meeting, job, run_id, listen_host, ep, e);
+    say_who_may_connect(n, set, ep);
     rc = create_coordinator(n, meeting->poller, job, run_id);
     return rc < 0 ? err_set(e, rc, "the coordinator: %s", strerror(-rc)) : 0;
+}
+
+/* --- Joining ------------------------------------------------------------ */
+
+/* From where this node's workers may come, as far as there is room. */
+static void list_own_addresses(char *out, size_t size)
+{
+    struct ifaddrs *list;
+    size_t len = 0;
+
+    if (getifaddrs(&list) < 0)
+        return;
+    for (struct ifaddrs *i = list; i != NULL; i = i->ifa_next) {
+        const struct sockaddr *sa = i->ifa_addr;
+        char text[ACCESS_TEXT_SIZE];
+
+        if (sa == NULL ||
+            (sa->sa_family != AF_INET && sa->sa_family != AF_INET6) ||
+            (i->ifa_flags & IFF_LOOPBACK))
+            continue;
+        access_text(sa, text);
+        if (len + 1 + strlen(text) < size)
+            len += (size_t)snprintf(
+                out + len, size - len, "%s%s", len > 0 ? " " : "", text);
+    }
+    freeifaddrs(list);
 }
 
 static void introduce(struct node_msg *join, const struct job *job,
@@ -155,6 +236,14 @@ static void introduce(struct node_msg *join, const struct job *job,
         .min_nodes = job->nodes.min,
         .max_nodes = job->nodes.max,
         .max_restarts = job->max_restarts,
+        .join_timeout_ms = (int32_t)job->nodes.join_timeout_ms,
+        .last_call_ms = (int32_t)job->nodes.last_call_ms,
+        .keep_alive_ms = (int32_t)job->nodes.keep_alive_ms,
+        .keep_alive_attempts = job->nodes.keep_alive_attempts,
+        .restart_delay_ms = (int32_t)job->restart_delay_ms,
+        .restart_delay_max_ms = (int32_t)job->restart_delay_max_ms,
+        .crash_loop_count = job->crash_loop_count,
+        .crash_loop_ms = (int32_t)job->crash_loop_ms,
         .is_static = job->nodes.is_static,
         .store_port = meeting->port,
         .pid = (int32_t)getpid()};
@@ -163,6 +252,24 @@ static void introduce(struct node_msg *join, const struct job *job,
     snprintf(join->role, sizeof(join->role), "%s", job->role);
     if (job->nodes.local_addr != NULL)
         snprintf(join->addr, sizeof(join->addr), "%s", job->nodes.local_addr);
+    list_own_addresses(join->addrs, sizeof(join->addrs));
+}
+
+static int decide_who_may_connect(
+    struct nodes *n, const struct job_nodes *set, struct err *e)
+{
+    int rc = 0;
+
+    if (set->token_path != NULL)
+        rc = token_load(&n->token, set->token_path, e);
+    if (rc < 0)
+        return rc;
+    if (access_create(&n->port_access) < 0 ||
+        access_create(&n->store_access) < 0)
+        return err_set(e, -ENOMEM, "out of memory");
+    if (set->store_allow != NULL)
+        rc = access_allow_cidrs(n->store_access, set->store_allow, e);
+    return rc;
 }
 
 int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
@@ -171,13 +278,18 @@ int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
 {
     struct node_link_settings link = {.host = job->nodes.host,
         .port = job->nodes.port,
-        .join_timeout_ms = job->nodes.join_timeout_ms};
+        .join_timeout_ms = job->nodes.join_timeout_ms,
+        .coordinator_timeout_ms = job->nodes.coordinator_timeout_ms};
     struct nodes *n = calloc(1, sizeof(*n));
     int rc;
 
     if (n == NULL)
         return err_set(e, -ENOMEM, "out of memory");
     *out = n;
+    rc = decide_who_may_connect(n, &job->nodes, e);
+    if (rc < 0)
+        return rc;
+    link.token = n->token;
     rc = open_meeting(n, loop, meeting, job, run_id, nfds, e);
     if (rc < 0)
         return rc;
@@ -191,6 +303,19 @@ void nodes_send(struct nodes *n, const struct node_msg *msg)
     node_link_send(n->link, msg);
 }
 
+void nodes_allow_peers(struct nodes *n, const char *addrs, bool is_first)
+{
+    char copy[NODE_ADDRS_MAX];
+    char *rest = copy;
+    char *addr;
+
+    if (is_first)
+        access_clear_addresses(n->store_access);
+    snprintf(copy, sizeof(copy), "%s", addrs);
+    while ((addr = strsep(&rest, " ")) != NULL)
+        access_allow_address(n->store_access, addr); /* names are none */
+}
+
 void nodes_destroy(struct nodes *n)
 {
     if (n == NULL)
@@ -198,5 +323,8 @@ void nodes_destroy(struct nodes *n)
     node_link_destroy(n->link);
     store_port_destroy(n->port);
     coordinator_destroy(n->coordinator);
+    access_free(n->port_access);
+    access_free(n->store_access);
+    token_free(n->token);
     free(n);
 }

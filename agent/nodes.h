@@ -26,6 +26,10 @@ int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
 
 void nodes_send(struct nodes *n, const struct node_msg *msg);
 
+/* Workers come to this node's store from these addresses, too; is_first: from
+ * those that were told of before they come no more. */
+void nodes_allow_peers(struct nodes *n, const char *addrs, bool is_first);
+
 /* Before meeting_close(). The memory goes in the last close callback. Takes
  * NULL. */
 void nodes_destroy(struct nodes *n);

@@ -1,5 +1,6 @@
 /*
- * crund: hosts a store on its own, so that it outlives every training node.
+ * crund: hosts a store and the coordinator of jobs on its own, so that they
+ * outlive every training node.
  * This file is the program around it: options, limits of the process,
  * signals, and telling where it listens.
  */
@@ -19,7 +20,9 @@
 #include "cmd/option_table.h"
 #include "cmd/standard_fds.h"
 #include "rendezvous/base/log.h"
+#include "rendezvous/access.h"
 #include "rendezvous/base/text.h"
+#include "rendezvous/coordinator.h"
 #include "rendezvous/poller.h"
 #include "rendezvous/store_port.h"
 #include "rendezvous/store_server.h"
@@ -37,6 +40,8 @@
 struct settings {
     const char *listen;
     const char *old_clients;
+    const char *token_path; /* NULL: none */
+    const char *store_allow; /* networks in a list; NULL: no more */
     int64_t ready_fd; /* -1: none */
     int64_t max_clients;
     int64_t max_key;
@@ -100,6 +105,18 @@ static const struct option options[] = {
         .help = "how to read clients older than PyTorch 2.2,\n"
                 "which do not tell their version: as 1.13 and\n"
                 "2.0 (default), as 2.1, or not at all"},
+    {.name = "token-file",
+        .type = OPTION_TEXT,
+        FIELD(token_path),
+        .value = "FILE",
+        .help = "FILE holds the job's secret, and no agent takes\n"
+                "part that does not know it (else CRUN_TOKEN_FILE)"},
+    {.name = "store-allow",
+        .type = OPTION_TEXT,
+        FIELD(store_allow),
+        .value = "CIDR,...",
+        .help = "networks whose programs may use the store too, as\n"
+                "in 10.0.0.0/8,fd00::/8"},
     {.name = "help",
         .letter = 'h',
         .type = OPTION_FLAG,
@@ -167,6 +184,14 @@ static int parse_old_clients(struct settings *s, struct err *e)
         "--old-clients='%s': expected one of 1.13, 2.1, none", s->old_clients);
 }
 
+/* NULL if the variable is empty. */
+static const char *env_text(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text != NULL && text[0] != '\0' ? text : NULL;
+}
+
 static int parse(struct settings *s, int argc, char **argv, struct err *e)
 {
     const struct store_limits defaults = STORE_LIMITS_DEFAULT;
@@ -185,6 +210,8 @@ static int parse(struct settings *s, int argc, char **argv, struct err *e)
         return rc;
     if (rest < argc)
         return err_set(e, -EINVAL, "unexpected argument '%s'", argv[rest]);
+    if (s->token_path == NULL)
+        s->token_path = env_text("CRUN_TOKEN_FILE");
     if (s->listen == NULL)
         return err_set(e, -EINVAL, "--listen is missing: where to listen");
     if (s->ready_fd >= 0 && fcntl((int)s->ready_fd, F_GETFD) < 0)
@@ -277,6 +304,9 @@ static void announce(const struct settings *s, const char *host, int port)
 
 struct host {
     struct poller *poller;
+    struct token *token; /* NULL: there is no secret */
+    struct access *access;
+    struct coordinator *coordinator;
     struct store_server *store;
     struct store_port *port;
     struct poller_item signals;
@@ -316,7 +346,10 @@ static int open_port(struct host *h, const struct settings *s,
 {
     const struct store_port_options port_options = {
         .old_dialect = s->old_dialect,
-        .max_connections = (size_t)s->max_clients};
+        .max_connections = (size_t)s->max_clients,
+        .agent_cb = coordinator_adopt,
+        .agent_arg = h->coordinator,
+        .access = h->access};
     int rc;
 
     *host = s->host[0] != '\0' ? s->host : "::";
@@ -330,6 +363,21 @@ static int open_port(struct host *h, const struct settings *s,
     return rc;
 }
 
+/* Without the option everybody may use the store. */
+static int decide_who_may_connect(
+    struct host *h, const struct settings *s, struct err *e)
+{
+    int rc = 0;
+
+    if (s->token_path != NULL)
+        rc = token_load(&h->token, s->token_path, e);
+    if (rc < 0 || s->store_allow == NULL)
+        return rc;
+    rc = access_create(&h->access);
+    return rc < 0 ? err_set(e, rc, "set-up: %s", strerror(-rc))
+                  : access_allow_cidrs(h->access, s->store_allow, e);
+}
+
 static int set_up(struct host *h, const struct settings *s, struct err *e)
 {
     const struct store_limits limits = {.clients = (size_t)s->max_clients,
@@ -340,11 +388,16 @@ static int set_up(struct host *h, const struct settings *s, struct err *e)
     const char *host;
     int port, rc;
 
+    rc = decide_who_may_connect(h, s, e);
+    if (rc < 0)
+        return rc;
     rc = poller_create(&h->poller);
     if (rc == 0)
         rc = watch_signals(h);
     if (rc == 0)
         rc = store_server_create(&h->store, h->poller, &limits);
+    if (rc == 0)
+        rc = coordinator_create(&h->coordinator, h->poller, NULL, h->token);
     if (rc < 0)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
     rc = open_port(h, s, &host, &port, e);
@@ -361,11 +414,14 @@ static void tear_down(struct host *h)
 
     store_port_destroy(h->port);
     store_server_destroy(h->store);
+    coordinator_destroy(h->coordinator);
     if (fd >= 0) {
         poller_remove(h->poller, &h->signals);
         close(fd);
     }
     poller_destroy(h->poller);
+    access_free(h->access);
+    token_free(h->token);
 }
 
 static int serve(const struct settings *s)

@@ -20,7 +20,7 @@
 #include "rendezvous/base/text.h"
 #include "rendezvous/worker_env.h"
 
-/* A variable of torchrun's; NULL if it is empty. */
+/* A variable that is no option's; NULL if it is empty. */
 static const char *env_text(const char *name)
 {
     const char *text = getenv(name);
@@ -388,6 +388,8 @@ static void fill_in(
     struct job *job, const struct job_parts *parts, const struct options *o)
 {
     const char *shared = env_text("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+    const char *token_path =
+        o->token_file != NULL ? o->token_file : env_text("CRUN_TOKEN_FILE");
 
     job->role = o->role;
     job->master_addr = parts->rdzv.master_addr;
@@ -406,7 +408,10 @@ static void fill_in(
                                                  : parts->rdzv.join_timeout_s),
         .last_call_ms = 1000 * (uint64_t)parts->rdzv.last_call_s,
         .keep_alive_ms = 1000 * (uint64_t)parts->rdzv.keep_alive_s,
-        .keep_alive_attempts = parts->rdzv.keep_alive_attempts};
+        .keep_alive_attempts = parts->rdzv.keep_alive_attempts,
+        .coordinator_timeout_ms = (uint64_t)o->coordinator_timeout,
+        .token_path = token_path,
+        .store_allow = o->store_allow};
     job->has_agent_store =
         !o->has_no_agent_store && (shared == NULL || strcmp(shared, "1") != 0);
     job->is_exit_cause = strcmp(o->exit_code, "cause") == 0;

@@ -94,6 +94,22 @@ static const struct option options[] = {
         FLAG(has_no_agent_store),
         .help = "rank 0 hosts the store itself, at a port that was\n"
                 "free; crun does so otherwise"},
+    {.name = "token_file",
+        .flags = OWN,
+        TEXT(token_file, "FILE"),
+        .help = "several nodes: FILE holds the job's secret, and no\n"
+                "node takes part that does not know it\n"
+                "(else CRUN_TOKEN_FILE)"},
+    {.name = "store_allow",
+        .flags = OWN,
+        TEXT(store_allow, "CIDR,..."),
+        .help = "several nodes: networks whose programs may use the\n"
+                "store too, as in 10.0.0.0/8,fd00::/8"},
+    {.name = "coordinator_timeout",
+        .flags = OWN,
+        SECONDS(coordinator_timeout, 0),
+        .help = "several nodes: time for a coordinator that is gone\n"
+                "to come back"},
 
     {.name = "module",
         .letter = 'm',
@@ -294,6 +310,7 @@ static const struct options defaults = {
     .role = "default",
     .rdzv_backend = "static",
     .master_port = OPTIONS_UNSET,
+    .coordinator_timeout = 60 * 1000,
     .restart_delay_max = 60 * 1000,
     .signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     .shutdown_timeout = OPTIONS_UNSET,

@@ -40,6 +40,9 @@ struct options {
     int64_t master_port;
     const char *local_addr;
     bool has_no_agent_store;
+    const char *token_file;
+    const char *store_allow;
+    int64_t coordinator_timeout; /* milliseconds */
     /* program */
     bool is_module;
     bool is_no_python;

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
@@ -14,23 +15,40 @@
 
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/log.h"
+#include "rendezvous/base/random.h"
 #include "rendezvous/node_conn.h"
 #include "rendezvous/store_sniff.h"
 
 /* From the magic to JOIN. */
 #define STRANGER_MS 10000
 
+/* At a time, where anybody's jobs are served. */
+#define JOBS_MAX 1024
+
+struct job {
+    struct ring link;
+    struct coordinator *coordinator;
+    struct membership membership;
+};
+
 struct node {
     struct ring link;
     struct coordinator *coordinator;
     struct node_conn *conn;
-    struct member *member; /* NULL until it is let in */
+    struct job *job; /* NULL until it is let in */
+    struct member *member; /* likewise */
     uint64_t since_ns;
+    uint8_t nonce[TOKEN_NONCE_LEN];
+    uint8_t proof[TOKEN_PROOF_LEN]; /* for WELCOME */
 };
 
 struct coordinator {
     struct poller *poller; /* borrowed */
-    struct membership membership;
+    const struct token *token; /* borrowed; NULL: there is no secret */
+    bool is_open; /* to any job */
+    bool has_told; /* that there is no secret */
+    struct ring jobs; /* else there is one, from the start to the end */
+    int njobs;
     struct ring nodes;
     struct poller_item timer;
     uint64_t due_ns; /* what the timer is set to */
@@ -45,6 +63,112 @@ static void node_close(struct node *n)
     ring_remove(&n->link);
     node_conn_close(n->conn);
     free(n);
+}
+
+/* --- Jobs --------------------------------------------------------------- */
+
+static void send_cb(void *arg, struct member *m, const struct node_msg *msg);
+static void drop_cb(void *arg, struct member *m);
+
+static struct job *job_create(
+    struct coordinator *c, const struct membership_settings *settings)
+{
+    static const struct membership_callbacks callbacks = {send_cb, drop_cb};
+    struct membership_settings set = *settings;
+    struct job *job = calloc(1, sizeof(*job));
+
+    if (job == NULL || random_bytes(&set.id, sizeof(set.id)) < 0) {
+        free(job);
+        return NULL;
+    }
+    job->coordinator = c;
+    membership_init(&job->membership, &set, &callbacks, job, clock_now_ns());
+    ring_add_last(&c->jobs, &job->link);
+    c->njobs++;
+    return job;
+}
+
+static void job_destroy(struct job *job)
+{
+    ring_remove(&job->link);
+    job->coordinator->njobs--;
+    membership_fini(&job->membership);
+    free(job);
+}
+
+/* Nobody is left. What there was the nodes know: if they come back, it goes on
+ * from there. */
+static void job_check(struct job *job)
+{
+    if (job->coordinator->is_open && job->membership.nmembers == 0)
+        job_destroy(job);
+}
+
+/* Numbers are the node's; the least sense is made of them. */
+static uint64_t as_ms(int32_t ms)
+{
+    return ms > 0 ? (uint64_t)ms : 0;
+}
+
+static struct job *job_of_first_node(
+    struct coordinator *c, const struct node_msg *join, struct err *e)
+{
+    struct membership_settings set = {.min_nodes = join->min_nodes,
+        .max_nodes = join->max_nodes,
+        .max_restarts = join->max_restarts,
+        .join_timeout_ms = as_ms(join->join_timeout_ms),
+        .last_call_ms = as_ms(join->last_call_ms),
+        .keep_alive_ms =
+            join->keep_alive_ms > 0 ? as_ms(join->keep_alive_ms) : 1000,
+        .keep_alive_attempts =
+            join->keep_alive_attempts > 0 ? join->keep_alive_attempts : 1,
+        .restart_delay_ms = as_ms(join->restart_delay_ms),
+        .restart_delay_max_ms = as_ms(join->restart_delay_max_ms),
+        .crash_loop_count = join->crash_loop_count,
+        .crash_loop_ms = as_ms(join->crash_loop_ms),
+        .is_lasting = true};
+    struct job *job;
+
+    if (join->is_static != 0) {
+        err_set(e, -EINVAL,
+            "its backend is static, and node rank 0 of such a job is its own "
+            "coordinator; with this one use --rdzv_backend c10d");
+        return NULL;
+    }
+    if (set.min_nodes < 1 || set.max_nodes < set.min_nodes ||
+        set.max_nodes > MEMBERSHIP_NODES_MAX) {
+        err_set(e, -EINVAL, "--nnodes=%d:%d: expected 1 to %d nodes",
+            set.min_nodes, set.max_nodes, MEMBERSHIP_NODES_MAX);
+        return NULL;
+    }
+    if (c->njobs >= JOBS_MAX) {
+        err_set(e, -EAGAIN, "there are %d jobs already", JOBS_MAX);
+        return NULL;
+    }
+    memcpy(set.run_id, join->run_id, sizeof(set.run_id));
+    job = job_create(c, &set);
+    if (job == NULL)
+        err_set(e, -ENOMEM, "the coordinator is out of memory");
+    if (c->token == NULL && !c->has_told)
+        log_warn("coordinator",
+            "there is no secret: whoever reaches this port can take part in "
+            "its jobs (--token-file)");
+    c->has_told = true;
+    return job;
+}
+
+static struct job *find_job(
+    struct coordinator *c, const struct node_msg *join, struct err *e)
+{
+    if (!c->is_open)
+        return RING_OBJECT(c->jobs.next, struct job, link);
+    for (struct ring *r = c->jobs.next; r != &c->jobs; r = r->next) {
+        struct job *job = RING_OBJECT(r, struct job, link);
+
+        if (strcmp(job->membership.settings.run_id, join->run_id) == 0)
+            return job;
+    }
+    return job_of_first_node(c, join, e);
 }
 
 /* --- Time --------------------------------------------------------------- */
@@ -63,12 +187,16 @@ static uint64_t oldest_stranger_due(const struct coordinator *c)
 
 static void set_timer(struct coordinator *c)
 {
-    uint64_t due = membership_due_ns(&c->membership);
-    uint64_t stranger = oldest_stranger_due(c);
+    uint64_t due = oldest_stranger_due(c);
     struct itimerspec at = {0};
 
-    if (stranger < due)
-        due = stranger;
+    for (struct ring *r = c->jobs.next; r != &c->jobs; r = r->next) {
+        uint64_t of_job =
+            membership_due_ns(&RING_OBJECT(r, struct job, link)->membership);
+
+        if (of_job < due)
+            due = of_job;
+    }
     if (due == c->due_ns)
         return;
     c->due_ns = due;
@@ -100,7 +228,14 @@ static void timer_ready_cb(struct poller_item *item, uint32_t events)
             now >= n->since_ns + STRANGER_MS * CLOCK_NS_PER_MS)
             node_close(n);
     }
-    membership_tick(&c->membership, now);
+    for (struct ring *r = c->jobs.next; r != &c->jobs; r = next) {
+        struct job *job = RING_OBJECT(r, struct job, link);
+
+        next = r->next;
+        if (now >= membership_due_ns(&job->membership))
+            membership_tick(&job->membership, now);
+        job_check(job);
+    }
     set_timer(c);
 }
 
@@ -109,18 +244,25 @@ static void timer_ready_cb(struct poller_item *item, uint32_t events)
 static void send_cb(void *arg, struct member *m, const struct node_msg *msg)
 {
     const struct node *n = m->owner;
+    struct node_msg welcome;
 
     (void)arg;
+    if (msg->kind == NODE_WELCOME) {
+        welcome = *msg;
+        memcpy(welcome.proof, n->proof, sizeof(welcome.proof));
+        msg = &welcome;
+    }
     node_conn_send(n->conn, msg);
 }
 
 static void drop_cb(void *arg, struct member *m)
 {
-    struct coordinator *c = arg;
+    struct coordinator *c = ((struct job *)arg)->coordinator;
     struct node *n = m->owner;
 
     log_warn("coordinator",
-        "node %s (pid %d) is lost: it is silent, or does not do its part",
+        "node %s (pid %d) is lost: it is silent, has connected anew, or does "
+        "not do its part",
         m->host, m->pid);
     n->member = NULL;
     c->nstrangers++;
@@ -133,14 +275,17 @@ static void ended_cb(void *arg, const char *why)
 {
     struct node *n = arg;
     struct coordinator *c = n->coordinator;
+    struct job *job = n->job;
 
     if (n->member != NULL) {
-        if (!n->member->is_leaving && c->membership.phase != MEMBERSHIP_CLOSED)
+        if (!n->member->is_leaving &&
+            job->membership.phase != MEMBERSHIP_CLOSED)
             log_warn("coordinator", "node %s (pid %d) is lost: %s",
                 n->member->host, n->member->pid, why);
-        membership_lost(&c->membership, n->member, why, clock_now_ns());
+        membership_lost(&job->membership, n->member, why, clock_now_ns());
         n->member = NULL;
         c->nstrangers++;
+        job_check(job);
     }
     node_close(n);
     set_timer(c);
@@ -155,23 +300,25 @@ static bool is_loopback(const char *addr)
  * host: those that came over the loopback device are reached by it, too. */
 static void learn_own_addr(struct coordinator *c, const char *own)
 {
-    struct ring *members = &c->membership.members;
-
     memcpy(c->own_addr, own, sizeof(c->own_addr));
-    for (struct ring *r = members->next; r != members; r = r->next) {
-        struct member *m = RING_OBJECT(r, struct member, link);
+    for (struct ring *r = c->nodes.next; r != &c->nodes; r = r->next) {
+        struct member *m = RING_OBJECT(r, struct node, link)->member;
 
-        if (is_loopback(m->addr))
+        if (m != NULL && is_loopback(m->addr))
             memcpy(m->addr, own, sizeof(m->addr));
     }
 }
 
+/* Where it was seen is one of its addresses, whatever it says. */
 static void find_addr(struct coordinator *c, const struct node *n,
-    const struct node_msg *join, char addr[NODE_ADDR_MAX])
+    struct node_msg *join, char addr[NODE_ADDR_MAX])
 {
     char own[NODE_ADDR_MAX];
+    char addrs[2 * NODE_ADDRS_MAX];
 
     node_conn_addresses(n->conn, addr, own);
+    snprintf(addrs, sizeof(addrs), "%s %s", addr, join->addrs);
+    memcpy(join->addrs, addrs, sizeof(join->addrs) - 1);
     if (!is_loopback(addr) && c->own_addr[0] == '\0')
         learn_own_addr(c, own);
     if (is_loopback(addr) && c->own_addr[0] != '\0')
@@ -180,22 +327,65 @@ static void find_addr(struct coordinator *c, const struct node *n,
         memcpy(addr, join->addr, NODE_ADDR_MAX);
 }
 
-static void join(struct node *n, const struct node_msg *msg)
+/* Whether the node knows the secret, if there is one; then proves that this
+ * side does as well. */
+static int check_token(
+    struct node *n, const struct node_msg *msg, struct err *e)
+{
+    const struct token *t = n->coordinator->token;
+
+    if (t == NULL)
+        return msg->has_token == 0
+                   ? 0
+                   : err_set(e, -EACCES,
+                         "it has a secret (--token_file), and the coordinator "
+                         "has none");
+    if (msg->has_token == 0)
+        return err_set(e, -EACCES,
+            "it has no secret, and the coordinator has one: give every node "
+            "the same with --token_file");
+    if (!token_check(
+            t, TOKEN_AGENT, msg->nonce, n->nonce, msg->run_id, msg->proof))
+        return err_set(e, -EACCES,
+            "its secret (--token_file) is not the one of the coordinator");
+    token_prove(
+        t, TOKEN_COORDINATOR, msg->nonce, n->nonce, msg->run_id, n->proof);
+    return 0;
+}
+
+static int let_in(struct node *n, const struct node_msg *msg, struct err *e)
 {
     struct coordinator *c = n->coordinator;
-    struct node_msg refused = {.kind = NODE_REFUSED};
+    struct node_msg join = *msg;
     char addr[NODE_ADDR_MAX];
+    struct job *job;
+
+    if (check_token(n, msg, e) < 0)
+        return -EACCES;
+    job = find_job(c, msg, e);
+    if (job == NULL)
+        return -EINVAL;
+    find_addr(c, n, &join, addr);
+    n->job = job;
+    n->member =
+        membership_join(&job->membership, n, &join, addr, clock_now_ns(), e);
+    if (n->member == NULL) {
+        job_check(job);
+        return -EINVAL;
+    }
+    c->nstrangers--;
+    log_debug("coordinator", "node %s (pid %d) has joined job '%s' from %s",
+        msg->host, msg->pid, msg->run_id, addr);
+    return 0;
+}
+
+static void join(struct node *n, const struct node_msg *msg)
+{
+    struct node_msg refused = {.kind = NODE_REFUSED};
     struct err e;
 
-    find_addr(c, n, msg, addr);
-    n->member =
-        membership_join(&c->membership, n, msg, addr, clock_now_ns(), &e);
-    if (n->member != NULL) {
-        c->nstrangers--;
-        log_debug("coordinator", "node %s (pid %d) has joined from %s",
-            msg->host, msg->pid, addr);
+    if (let_in(n, msg, &e) == 0)
         return;
-    }
     log_warn("coordinator", "node %s (pid %d) is refused: %s", msg->host,
         msg->pid, e.msg);
     memcpy(refused.text, e.msg, sizeof(refused.text));
@@ -210,10 +400,22 @@ static void message_cb(void *arg, const struct node_msg *msg)
 
     if (n->member == NULL && msg->kind == NODE_JOIN)
         join(n, msg);
-    else if (n->member == NULL || membership_message(&c->membership, n->member,
-                                      msg, clock_now_ns()) < 0)
+    else if (n->member == NULL || membership_message(&n->job->membership,
+                                      n->member, msg, clock_now_ns()) < 0)
         ended_cb(n, "it said what makes no sense here");
     set_timer(c);
+}
+
+static int greet(struct node *n)
+{
+    struct node_msg hello = {
+        .kind = NODE_HELLO, .has_token = n->coordinator->token != NULL};
+    int rc = random_bytes(n->nonce, sizeof(n->nonce));
+
+    memcpy(hello.nonce, n->nonce, sizeof(hello.nonce));
+    if (rc == 0)
+        node_conn_send(n->conn, &hello);
+    return rc;
 }
 
 void coordinator_adopt(
@@ -237,15 +439,16 @@ void coordinator_adopt(
     }
     ring_add_last(&c->nodes, &n->link);
     c->nstrangers++;
+    if (greet(n) < 0)
+        node_close(n);
     set_timer(c);
 }
 
 /* --- The coordinator ---------------------------------------------------- */
 
 int coordinator_create(struct coordinator **out, struct poller *p,
-    const struct membership_settings *settings)
+    const struct membership_settings *settings, const struct token *token)
 {
-    static const struct membership_callbacks callbacks = {send_cb, drop_cb};
     struct coordinator *c = calloc(1, sizeof(*c));
     int fd, rc;
 
@@ -261,16 +464,17 @@ int coordinator_create(struct coordinator **out, struct poller *p,
         return rc;
     }
     c->poller = p;
+    c->token = token;
     c->due_ns = UINT64_MAX;
+    c->is_open = settings == NULL;
+    ring_init(&c->jobs);
     ring_init(&c->nodes);
-    membership_init(&c->membership, settings, &callbacks, c, clock_now_ns());
+    if (!c->is_open && job_create(c, settings) == NULL) {
+        coordinator_destroy(c);
+        return -ENOMEM;
+    }
     *out = c;
     return 0;
-}
-
-int coordinator_nodes(const struct coordinator *c)
-{
-    return c->membership.nmembers;
 }
 
 void coordinator_destroy(struct coordinator *c)
@@ -284,6 +488,7 @@ void coordinator_destroy(struct coordinator *c)
     fd = c->timer.fd;
     poller_remove(c->poller, &c->timer);
     close(fd);
-    membership_fini(&c->membership);
+    while (!ring_is_empty(&c->jobs))
+        job_destroy(RING_OBJECT(c->jobs.next, struct job, link));
     poller_free_later(c->poller, &c->timer, c);
 }

@@ -1,4 +1,6 @@
 /* See membership.h. */
+#define HASH_NONFATAL_OOM 1 /* an element without memory is not in the table   \
+                             */
 #include "rendezvous/membership.h"
 
 #include <ctype.h>
@@ -14,7 +16,11 @@
 
 #define MS CLOCK_NS_PER_MS
 
+/* Rounds and restarts, as told by others: they are still counted up. */
+#define COUNT_MAX (1 << 30)
+
 static void gather(struct membership *ms, uint64_t now_ns);
+static void arrive(struct membership *ms, struct member *m, uint64_t now_ns);
 static void check_over(struct membership *ms, uint64_t now_ns);
 
 void membership_init(struct membership *ms,
@@ -26,19 +32,86 @@ void membership_init(struct membership *ms,
         .arg = arg,
         .phase_ns = now_ns,
         .round = -1,
+        .last_round = -1,
         .delay_ms = settings->restart_delay_ms,
         .check_ns = UINT64_MAX};
     ring_init(&ms->members);
 }
 
+/* --- Members ------------------------------------------------------------ */
+
+static bool is_candidate(const struct member *m)
+{
+    return m->state == MEMBER_WAITING && !m->is_leaving;
+}
+
+static void set_state(
+    struct membership *ms, struct member *m, enum member_state state)
+{
+    ms->ncandidates -= is_candidate(m);
+    m->state = state;
+    ms->ncandidates += is_candidate(m);
+}
+
+static void set_leaving(struct membership *ms, struct member *m)
+{
+    ms->ncandidates -= is_candidate(m);
+    m->is_leaving = true;
+}
+
+static void forget_member(struct membership *ms, struct member *m)
+{
+    if (m->by_rank.tbl != NULL)
+        HASH_DELETE(by_rank, ms->ranks, m);
+    if (m->by_agent.tbl != NULL)
+        HASH_DELETE(by_agent, ms->agents, m);
+}
+
+static int add_member(struct membership *ms, struct member *m)
+{
+    HASH_ADD(by_agent, ms->agents, agent_id, sizeof(m->agent_id), m);
+    if (ms->settings.is_static && m->by_agent.tbl != NULL)
+        HASH_ADD(by_rank, ms->ranks, node_rank, sizeof(m->node_rank), m);
+    if (m->by_agent.tbl == NULL ||
+        (ms->settings.is_static && m->by_rank.tbl == NULL)) {
+        forget_member(ms, m);
+        return -ENOMEM;
+    }
+    ring_add_last(&ms->members, &m->link);
+    ms->nmembers++;
+    ms->ncandidates += is_candidate(m);
+    return 0;
+}
+
+static void remove_member(struct membership *ms, struct member *m)
+{
+    ms->ncandidates -= is_candidate(m);
+    ms->nmembers--;
+    ring_remove(&m->link);
+    forget_member(ms, m);
+    free(m);
+}
+
+static struct member *find_agent(struct membership *ms, uint64_t agent_id)
+{
+    struct member *m;
+
+    HASH_FIND(by_agent, ms->agents, &agent_id, sizeof(agent_id), m);
+    return m;
+}
+
+static struct member *find_node_rank(struct membership *ms, int32_t node_rank)
+{
+    struct member *m;
+
+    HASH_FIND(by_rank, ms->ranks, &node_rank, sizeof(node_rank), m);
+    return m;
+}
+
 void membership_fini(struct membership *ms)
 {
-    while (!ring_is_empty(&ms->members)) {
-        struct member *m = RING_OBJECT(ms->members.next, struct member, link);
-
-        ring_remove(&m->link);
-        free(m);
-    }
+    while (!ring_is_empty(&ms->members))
+        remove_member(ms, RING_OBJECT(ms->members.next, struct member, link));
     free(ms->group);
     ms->group = NULL;
 }
@@ -56,8 +129,8 @@ static void send_to_group(
     struct membership *ms, const struct node_msg *msg, const struct member *but)
 {
     for (int i = 0; i < ms->group_size; i++)
-        if (ms->group[i] != NULL && ms->group[i] != but)
-            send_to(ms, ms->group[i], msg);
+        if (ms->group[i].m != NULL && ms->group[i].m != but)
+            send_to(ms, ms->group[i].m, msg);
 }
 
 static void send_to_all(struct membership *ms, const struct node_msg *msg)
@@ -147,20 +220,6 @@ static int compare_members(const void *left, const void *right)
 
 /* --- Beginning a round -------------------------------------------------- */
 
-static bool is_candidate(const struct member *m)
-{
-    return m->state == MEMBER_WAITING && !m->is_leaving;
-}
-
-static int count_candidates(const struct membership *ms)
-{
-    int n = 0;
-
-    for (struct ring *r = ms->members.next; r != &ms->members; r = r->next)
-        n += is_candidate(RING_OBJECT(r, struct member, link));
-    return n;
-}
-
 static void park(struct membership *ms, struct member *m)
 {
     struct node_msg msg = {.kind = NODE_PARKED};
@@ -184,9 +243,9 @@ static void place(struct membership *ms, struct member **sorted, int n)
         bool is_kept = ms->round >= 0 && m->round == ms->round;
 
         if (ms->settings.is_static)
-            ms->group[m->node_rank] = m;
+            ms->group[m->node_rank].m = m;
         else if (is_kept && m->group_rank < n)
-            ms->group[m->group_rank] = m;
+            ms->group[m->group_rank].m = m;
         else
             continue;
         sorted[i] = NULL;
@@ -194,10 +253,34 @@ static void place(struct membership *ms, struct member **sorted, int n)
     for (int i = 0; i < n; i++) {
         if (sorted[i] == NULL)
             continue;
-        while (ms->group[hole] != NULL)
+        while (ms->group[hole].m != NULL)
             hole++;
-        ms->group[hole] = sorted[i];
+        ms->group[hole].m = sorted[i];
     }
+}
+
+/* Group rank 0 is told from where workers may come to its store. */
+static void tell_peers(struct membership *ms)
+{
+    struct node_msg msg = {.kind = NODE_PEERS, .round = ms->round};
+    size_t len = 0;
+
+    for (int i = 0; i < ms->group_size; i++) {
+        const struct member *m = ms->group[i].m;
+        const char *texts[] = {m->addr, m->addrs};
+
+        for (size_t k = 0; k < 2; k++) {
+            size_t more = strlen(texts[k]);
+
+            if (len > 0 && len + 1 + more >= sizeof(msg.addrs)) {
+                send_to(ms, ms->group[0].m, &msg);
+                len = 0;
+            }
+            len += (size_t)snprintf(msg.addrs + len, sizeof(msg.addrs) - len,
+                "%s%s", len > 0 ? " " : "", texts[k]);
+        }
+    }
+    send_to(ms, ms->group[0].m, &msg);
 }
 
 /* Without memory nothing begins now; the next event tries again. */
@@ -206,7 +289,7 @@ static void begin(struct membership *ms, int ncandidates, uint64_t now_ns)
     int n = ncandidates < ms->settings.max_nodes ? ncandidates
                                                  : ms->settings.max_nodes;
     struct member **sorted = calloc((size_t)ncandidates, sizeof(*sorted));
-    struct member **group = calloc((size_t)n, sizeof(struct member *));
+    struct place *group = calloc((size_t)n, sizeof(*group));
     struct node_msg msg = {.kind = NODE_PREPARE};
     int i = 0;
 
@@ -230,20 +313,24 @@ static void begin(struct membership *ms, int ncandidates, uint64_t now_ns)
         park(ms, sorted[i]);
     place(ms, sorted, n);
     free(sorted);
-    ms->round++;
+    ms->round = ++ms->last_round;
+    ms->round_id = ms->settings.id + (uint64_t)ms->round;
+    ms->round_restart_count = ms->restart_count;
     for (i = 0; i < n; i++) {
-        group[i]->state = MEMBER_ACTIVE;
-        group[i]->group_rank = i;
-        group[i]->round = ms->round;
-        group[i]->is_parked = false;
+        set_state(ms, group[i].m, MEMBER_ACTIVE);
+        group[i].m->group_rank = i;
+        group[i].m->round = ms->round;
+        group[i].m->is_parked = false;
     }
     ms->nactive = n;
+    ms->nawaited = 0;
     ms->nsucceeded = 0;
     ms->last_call_ns = 0;
     ms->has_lost = ms->has_failure = false;
     enter(ms, MEMBERSHIP_PREPARING, now_ns);
+    tell_peers(ms);
     msg.round = ms->round;
-    send_to(ms, group[0], &msg);
+    send_to(ms, group[0].m, &msg);
 }
 
 /* How many workers each role has so far. */
@@ -267,8 +354,8 @@ static int count_role(const struct membership *ms, const char *role)
     int n = 0;
 
     for (int i = 0; i < ms->group_size; i++)
-        if (strcmp(ms->group[i]->role, role) == 0)
-            n += ms->group[i]->nproc;
+        if (strcmp(ms->group[i].m->role, role) == 0)
+            n += ms->group[i].m->nproc;
     return n;
 }
 
@@ -279,28 +366,29 @@ static int start(struct membership *ms, uint64_t now_ns)
     struct role_count *roles = calloc((size_t)ms->group_size, sizeof(*roles));
     struct node_msg msg = {.kind = NODE_ROUND,
         .round = ms->round,
+        .round_id = ms->round_id,
         .restart_count = ms->restart_count,
         .group_world_size = ms->group_size,
         .master_port =
-            set->is_static ? set->master_port : ms->group[0]->store_port};
+            set->is_static ? set->master_port : ms->group[0].m->store_port};
     int nroles = 0;
 
     if (roles == NULL)
         return -ENOMEM;
     snprintf(msg.master_addr, sizeof(msg.master_addr), "%s",
-        set->is_static ? set->master_addr : ms->group[0]->addr);
+        set->is_static ? set->master_addr : ms->group[0].m->addr);
     for (int i = 0; i < ms->group_size; i++)
-        msg.world_size += ms->group[i]->nproc;
+        msg.world_size += ms->group[i].m->nproc;
     ms->round_ns = now_ns;
     enter(ms, MEMBERSHIP_RUNNING, now_ns);
     for (int i = 0; i < ms->group_size; i++) {
-        struct member *m = ms->group[i];
+        struct member *m = ms->group[i].m;
         int known = nroles;
         struct role_count *role = find_role(roles, &nroles, m->role);
 
         /* Jobs have few roles, mostly one. */
         if (nroles > known || msg.role_world_size == 0 || i == 0 ||
-            strcmp(m->role, ms->group[i - 1]->role) != 0)
+            strcmp(m->role, ms->group[i - 1].m->role) != 0)
             msg.role_world_size = count_role(ms, m->role);
         msg.group_rank = i;
         msg.role_rank_base = role->n;
@@ -326,7 +414,7 @@ static void gather(struct membership *ms, uint64_t now_ns)
 {
     const struct membership_settings *set = &ms->settings;
     bool is_late = now_ns >= ms->phase_ns + set->join_timeout_ms * MS;
-    int n = count_candidates(ms);
+    int n = ms->ncandidates;
 
     if (n < set->min_nodes) {
         ms->last_call_ns = 0;
@@ -356,8 +444,8 @@ static void enter_gathering(struct membership *ms, uint64_t now_ns)
 static void abandon_round(struct membership *ms, uint64_t now_ns)
 {
     for (int i = 0; i < ms->group_size; i++)
-        if (ms->group[i] != NULL)
-            ms->group[i]->state = MEMBER_WAITING;
+        if (ms->group[i].m != NULL)
+            set_state(ms, ms->group[i].m, MEMBER_WAITING);
     enter_gathering(ms, now_ns);
 }
 
@@ -422,7 +510,7 @@ static void note_failure(struct membership *ms, const struct member *from,
 static bool is_everybody_done(const struct membership *ms)
 {
     for (int i = 0; i < ms->group_size; i++)
-        if (ms->group[i] != NULL && ms->group[i]->result != NODE_SUCCEEDED)
+        if (ms->group[i].m != NULL && ms->group[i].m->result != NODE_SUCCEEDED)
             return false;
     return ms->nsucceeded > 0;
 }
@@ -433,6 +521,9 @@ static enum node_next decide(struct membership *ms, uint64_t now_ns)
     const struct membership_settings *set = &ms->settings;
     uint64_t doubled = 2 * ms->delay_ms;
 
+    /* The coordinator before this one has counted it, and told some. */
+    if (ms->restart_count > ms->round_restart_count)
+        return NODE_NEXT_ROUND;
     if (ms->failure.error != 0)
         return NODE_NEXT_END; /* what cannot be executed now cannot be later */
     ms->nshort =
@@ -475,8 +566,8 @@ static void tell_verdict(struct membership *ms, uint64_t now_ns)
 static void end_round(struct membership *ms, uint64_t now_ns)
 {
     for (int i = 0; i < ms->group_size; i++)
-        if (ms->group[i] != NULL)
-            ms->group[i]->state = MEMBER_WAITING;
+        if (ms->group[i].m != NULL)
+            set_state(ms, ms->group[i].m, MEMBER_WAITING);
     if (ms->has_failure) {
         tell_verdict(ms, now_ns);
         if (ms->phase == MEMBERSHIP_DELAY && now_ns >= ms->delay_until_ns)
@@ -506,18 +597,6 @@ static void check_over(struct membership *ms, uint64_t now_ns)
 
 /* --- Joining ------------------------------------------------------------ */
 
-static const struct member *find_node_rank(
-    const struct membership *ms, int node_rank)
-{
-    for (struct ring *r = ms->members.next; r != &ms->members; r = r->next) {
-        const struct member *m = RING_OBJECT(r, struct member, link);
-
-        if (m->node_rank == node_rank)
-            return m;
-    }
-    return NULL;
-}
-
 static int check_number(const char *what, int theirs, int ours, struct err *e)
 {
     if (theirs == ours)
@@ -529,7 +608,7 @@ static int check_number(const char *what, int theirs, int ours, struct err *e)
 }
 
 static int check_static(
-    const struct membership *ms, const struct node_msg *join, struct err *e)
+    struct membership *ms, const struct node_msg *join, struct err *e)
 {
     const struct member *other;
 
@@ -537,7 +616,7 @@ static int check_static(
         return err_set(e, -EINVAL, "node rank %d: expected 0 to %d",
             join->node_rank, ms->settings.max_nodes - 1);
     other = find_node_rank(ms, join->node_rank);
-    if (other == NULL)
+    if (other == NULL || other->agent_id == join->agent_id)
         return 0;
     return err_set(e, -EEXIST,
         "node rank %d is already taken by host %s, pid %d", join->node_rank,
@@ -545,7 +624,7 @@ static int check_static(
 }
 
 static int check_join(
-    const struct membership *ms, const struct node_msg *join, struct err *e)
+    struct membership *ms, const struct node_msg *join, struct err *e)
 {
     const struct membership_settings *set = &ms->settings;
     int rc;
@@ -575,20 +654,184 @@ static int check_join(
             "--max_restarts", join->max_restarts, set->max_restarts, e);
     if (rc == 0 && (join->nproc < 1 || join->nproc > 65536))
         rc = err_set(e, -EINVAL, "it has %d workers", join->nproc);
+    if (rc == 0 && join->part != NODE_PART_NONE &&
+        (join->round < 0 || join->round > COUNT_MAX ||
+            join->restart_count < 0 || join->restart_count > COUNT_MAX ||
+            join->round_restart_count < 0 ||
+            join->round_restart_count > join->restart_count))
+        rc = err_set(e, -EINVAL, "it was in round %d, with restart count %d",
+            join->round, join->restart_count);
     if (rc == 0 && set->is_static)
         rc = check_static(ms, join, e);
     return rc;
 }
 
 /* A node that has come while a round is running: there is room for it, or it
- * waits as a spare. Nobody is disturbed who is nearly done. */
+ * waits as a spare. Nobody is disturbed who is nearly done; and those that are
+ * awaited come first. */
 static void come_late(struct membership *ms, struct member *m, uint64_t now_ns)
 {
-    if (ms->phase == MEMBERSHIP_RUNNING &&
-        ms->group_size < ms->settings.max_nodes && ms->nsucceeded == 0)
+    if (ms->phase != MEMBERSHIP_RUNNING || ms->nawaited > 0)
+        return;
+    if (ms->group_size < ms->settings.max_nodes && ms->nsucceeded == 0)
         stop_round(ms, NULL, now_ns, "node %s has joined", m->host);
-    else if (ms->phase == MEMBERSHIP_RUNNING)
+    else
         park(ms, m);
+}
+
+/* A node that has no workers: it waits for a round. */
+static void arrive(struct membership *ms, struct member *m, uint64_t now_ns)
+{
+    set_state(ms, m, MEMBER_WAITING);
+    if (ms->phase == MEMBERSHIP_GATHERING)
+        gather(ms, now_ns);
+    else
+        come_late(ms, m, now_ns);
+}
+
+/* --- Coming back -------------------------------------------------------- */
+
+/* The first node that comes to a coordinator that knows nothing shows what
+ * there was. */
+static int resume(
+    struct membership *ms, const struct node_msg *join, uint64_t now_ns)
+{
+    const struct membership_settings *set = &ms->settings;
+    struct place *group;
+
+    if (join->group_world_size < 1 || join->group_world_size > set->max_nodes ||
+        join->group_rank < 0 || join->group_rank >= join->group_world_size)
+        return -EINVAL;
+    group = calloc((size_t)join->group_world_size, sizeof(*group));
+    if (group == NULL)
+        return -ENOMEM;
+    for (int i = 0; i < join->group_world_size; i++)
+        group[i].is_awaited = true;
+    ms->group = group;
+    ms->group_size = ms->nactive = ms->nawaited = join->group_world_size;
+    ms->round = join->round;
+    ms->round_id = join->round_id;
+    ms->restart_count = ms->round_restart_count = join->round_restart_count;
+    ms->round_ns = now_ns;
+    ms->await_ns =
+        now_ns + (set->keep_alive_ms * (uint64_t)set->keep_alive_attempts +
+                     MEMBERSHIP_RETURN_MS) *
+                     MS;
+    enter(ms, MEMBERSHIP_RUNNING, now_ns);
+    return 0;
+}
+
+/* Everybody is back, or nobody is waited for any more. */
+static void admit_late(struct membership *ms, uint64_t now_ns)
+{
+    for (struct ring *r = ms->members.next;
+         r != &ms->members && ms->phase == MEMBERSHIP_RUNNING; r = r->next) {
+        struct member *m = RING_OBJECT(r, struct member, link);
+
+        if (is_candidate(m))
+            come_late(ms, m, now_ns);
+    }
+}
+
+/* As if it had never been away. A node that is through with the round knows
+ * that all others are as well. */
+static void take_place(struct membership *ms, struct member *m,
+    const struct node_msg *join, uint64_t now_ns)
+{
+    struct node_msg stop = {.kind = NODE_STOP,
+        .round = ms->round,
+        .text = "the round was over before this node was back"};
+
+    ms->group[join->group_rank] = (struct place){.m = m};
+    ms->nawaited--;
+    m->round = ms->round;
+    m->group_rank = join->group_rank;
+    set_state(ms, m, MEMBER_ACTIVE);
+    m->result = NODE_STOPPED;
+    if (join->restart_count > ms->restart_count)
+        ms->restart_count = join->restart_count;
+    if (join->part == NODE_PART_DONE) {
+        set_state(ms, m, MEMBER_ENDED);
+        ms->nactive--;
+    } else if (ms->phase == MEMBERSHIP_STOPPING) {
+        send_to(ms, m, ms->has_failure ? &ms->failure : &stop);
+    }
+    if (ms->nawaited == 0)
+        admit_late(ms, now_ns);
+    check_over(ms, now_ns);
+}
+
+/* A node that has been in a round before. */
+static void come_back(struct membership *ms, struct member *m,
+    const struct node_msg *join, uint64_t now_ns)
+{
+    struct node_msg stop = {.kind = NODE_STOP,
+        .round = join->round,
+        .text = "this node was taken for lost"};
+
+    if (join->round > ms->last_round)
+        ms->last_round = join->round;
+    if (ms->round < 0 && ms->phase == MEMBERSHIP_GATHERING &&
+        join->part != NODE_PART_NONE)
+        resume(ms, join, now_ns); /* else it is as any other */
+    if (ms->nawaited > 0 && join->round_id == ms->round_id &&
+        join->group_rank >= 0 && join->group_rank < ms->group_size &&
+        ms->group[join->group_rank].is_awaited) {
+        take_place(ms, m, join, now_ns);
+    } else if (join->part == NODE_PART_OPEN) {
+        send_to(ms, m, &stop);
+    } else {
+        arrive(ms, m, now_ns);
+    }
+}
+
+/* Those that have not come back are lost, unless they are here and just did
+ * not hear that the round had begun. */
+static void give_up_awaited(struct membership *ms, uint64_t now_ns)
+{
+    struct node_msg lost = {.kind = NODE_FAILED,
+        .round = ms->round,
+        .rank = -1,
+        .local_rank = -1,
+        .text = "it has not come back to the new coordinator"};
+    int n = ms->nawaited;
+
+    for (int i = 0; i < ms->group_size; i++) {
+        if (ms->group[i].is_awaited)
+            snprintf(lost.host, sizeof(lost.host), "with group rank %d", i);
+        ms->group[i].is_awaited = false;
+    }
+    ms->nactive -= n;
+    ms->nawaited = 0;
+    ms->has_lost = true;
+    if (ms->ncandidates >= n)
+        stop_round(ms, NULL, now_ns, "the coordinator was started again");
+    else
+        note_failure(ms, NULL, &lost, now_ns);
+}
+
+/* The same agent comes over another connection: the old one is dead. If
+ * nothing has become of its round, it is awaited there for a moment. */
+static void replace(struct membership *ms, struct member *old,
+    const struct node_msg *join, uint64_t now_ns)
+{
+    bool is_same = join->part == NODE_PART_OPEN &&
+                   join->round_id == ms->round_id &&
+                   join->group_rank == old->group_rank &&
+                   (old->state == MEMBER_ACTIVE || old->state == MEMBER_ENDED);
+
+    ms->callbacks.drop(ms->arg, old);
+    if (!is_same) {
+        membership_lost(ms, old, "its agent has connected anew", now_ns);
+        return;
+    }
+    ms->group[old->group_rank] = (struct place){.is_awaited = true};
+    ms->nawaited++;
+    if (old->state == MEMBER_ENDED) { /* it will say so again */
+        ms->nactive++;
+        ms->nsucceeded -= old->result == NODE_SUCCEEDED;
+    }
+    remove_member(ms, old);
 }
 
 struct member *membership_join(struct membership *ms, void *owner,
@@ -597,8 +840,9 @@ struct member *membership_join(struct membership *ms, void *owner,
 {
     struct node_msg welcome = {.kind = NODE_WELCOME,
         .keep_alive_ms = (int32_t)ms->settings.keep_alive_ms,
-        .keep_alive_attempts = ms->settings.keep_alive_attempts};
-    struct member *m;
+        .keep_alive_attempts = ms->settings.keep_alive_attempts,
+        .is_lasting = ms->settings.is_lasting};
+    struct member *old, *m;
 
     if (check_join(ms, join, e) < 0)
         return NULL;
@@ -607,7 +851,9 @@ struct member *membership_join(struct membership *ms, void *owner,
         err_set(e, -ENOMEM, "the coordinator is out of memory");
         return NULL;
     }
+    /* Until it is known better, one with workers is no candidate. */
     *m = (struct member){.owner = owner,
+        .state = join->part == NODE_PART_OPEN ? MEMBER_STALE : MEMBER_WAITING,
         .number = ms->next_number++,
         .seen_ns = now_ns,
         .group_rank = -1,
@@ -615,21 +861,29 @@ struct member *membership_join(struct membership *ms, void *owner,
         .node_rank = join->node_rank,
         .nproc = join->nproc,
         .store_port = join->store_port,
-        .pid = join->pid};
+        .pid = join->pid,
+        .agent_id = join->agent_id};
     memcpy(m->host, join->host, sizeof(m->host));
+    memcpy(m->addrs, join->addrs, sizeof(m->addrs));
     memcpy(m->role, join->role, sizeof(m->role));
     snprintf(m->addr, sizeof(m->addr), "%s", addr);
-    if (ms->nmembers == 0 && ms->phase == MEMBERSHIP_GATHERING)
-        ms->phase_ns = now_ns;
     if (ms->check_ns == UINT64_MAX)
         ms->check_ns = now_ns + ms->settings.keep_alive_ms * MS;
-    ring_add_last(&ms->members, &m->link);
-    ms->nmembers++;
+    old = find_agent(ms, join->agent_id);
+    if (old != NULL)
+        replace(ms, old, join, now_ns);
+    if (ms->nmembers == 0 && ms->phase == MEMBERSHIP_GATHERING)
+        ms->phase_ns = now_ns;
+    if (add_member(ms, m) < 0) {
+        free(m);
+        err_set(e, -ENOMEM, "the coordinator is out of memory");
+        return NULL;
+    }
     send_to(ms, m, &welcome);
-    if (ms->phase == MEMBERSHIP_GATHERING)
-        gather(ms, now_ns);
+    if (join->part != NODE_PART_NONE)
+        come_back(ms, m, join, now_ns);
     else
-        come_late(ms, m, now_ns);
+        arrive(ms, m, now_ns);
     return m;
 }
 
@@ -645,7 +899,7 @@ static bool is_of_round(const struct membership *ms, const struct member *m,
 static void on_ended(struct membership *ms, struct member *m,
     const struct node_msg *msg, uint64_t now_ns)
 {
-    m->state = MEMBER_ENDED;
+    set_state(ms, m, MEMBER_ENDED);
     m->result = msg->result == NODE_SUCCEEDED ? NODE_SUCCEEDED
                 : msg->result == NODE_STOPPED ? NODE_STOPPED
                                               : NODE_HAS_FAILED;
@@ -657,11 +911,12 @@ static void on_ended(struct membership *ms, struct member *m,
 static void on_leave(struct membership *ms, struct member *m,
     const struct node_msg *msg, uint64_t now_ns)
 {
-    m->is_leaving = true;
+    set_leaving(ms, m);
     ms->has_left = ms->has_left || ms->settings.is_static;
     if (ms->phase == MEMBERSHIP_PREPARING && m->state == MEMBER_ACTIVE)
         abandon_round(ms, now_ns);
-    else if (m->state != MEMBER_WAITING)
+    else if (m->state == MEMBER_ACTIVE ||
+             (m->state == MEMBER_ENDED && m->result != NODE_SUCCEEDED))
         stop_round(ms, m, now_ns, "node %s leaves: %.200s", m->host, msg->text);
     else if (ms->phase == MEMBERSHIP_GATHERING)
         gather(ms, now_ns);
@@ -688,8 +943,11 @@ int membership_message(struct membership *ms, struct member *m,
             note_failure(ms, m, msg, now_ns);
         return 0;
     case NODE_ENDED:
-        if (is_of_round(ms, m, msg) && (ms->phase == MEMBERSHIP_RUNNING ||
-                                           ms->phase == MEMBERSHIP_STOPPING))
+        if (m->state == MEMBER_STALE)
+            arrive(ms, m, now_ns);
+        else if (is_of_round(ms, m, msg) &&
+                 (ms->phase == MEMBERSHIP_RUNNING ||
+                     ms->phase == MEMBERSHIP_STOPPING))
             on_ended(ms, m, msg, now_ns);
         return 0;
     case NODE_LEAVE:
@@ -705,10 +963,10 @@ static bool leave_group(struct membership *ms, struct member *m)
 {
     bool is_in_group = ms->round >= 0 && m->round == ms->round &&
                        m->group_rank >= 0 && m->group_rank < ms->group_size &&
-                       ms->group[m->group_rank] == m;
+                       ms->group[m->group_rank].m == m;
 
     if (is_in_group)
-        ms->group[m->group_rank] = NULL;
+        ms->group[m->group_rank].m = NULL;
     if (!is_in_group || m->state != MEMBER_ACTIVE)
         return false;
     ms->nactive--;
@@ -728,9 +986,7 @@ void membership_lost(
 
     memcpy(lost.host, m->host, sizeof(lost.host));
     snprintf(lost.text, sizeof(lost.text), "%s", why);
-    ring_remove(&m->link);
-    ms->nmembers--;
-    free(m);
+    remove_member(ms, m);
     ms->has_lost = ms->has_lost || (was_active && !was_leaving);
     switch (ms->phase) {
     case MEMBERSHIP_GATHERING:
@@ -780,7 +1036,7 @@ static void drop_silent(struct membership *ms, uint64_t now_ns)
 /* Alive, but of no use. */
 static void drop_preparer(struct membership *ms, uint64_t now_ns)
 {
-    struct member *m = ms->group[0];
+    struct member *m = ms->group[0].m;
 
     if (now_ns < ms->phase_ns + MEMBERSHIP_PREPARE_MS * MS)
         return;
@@ -798,6 +1054,8 @@ void membership_tick(struct membership *ms, uint64_t now_ns)
         break;
     case MEMBERSHIP_RUNNING:
     case MEMBERSHIP_STOPPING:
+        if (ms->nawaited > 0 && now_ns >= ms->await_ns)
+            give_up_awaited(ms, now_ns);
         check_over(ms, now_ns);
         break;
     case MEMBERSHIP_DELAY:
@@ -828,6 +1086,8 @@ uint64_t membership_due_ns(const struct membership *ms)
     case MEMBERSHIP_STOPPING:
         if (ms->has_failure && ms->nactive == 0)
             due = ms->heard_ns + MEMBERSHIP_SETTLE_MS * MS;
+        if (ms->nawaited > 0)
+            due = ms->await_ns;
         break;
     case MEMBERSHIP_DELAY:
         due = ms->delay_until_ns;

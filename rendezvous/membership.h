@@ -13,6 +13,14 @@
  *              node there is no other
  *   DELAY      the restart waits (--restart_delay)
  *   CLOSED     the job is over, and everybody has been told
+ *
+ * A coordinator that is started again knows nothing. The nodes tell what they
+ * were in when they join, and the round goes on from there: the first one
+ * shows how many belong to it, and the others are awaited for a while.
+ *
+ * A node that was taken for lost may come back while its workers still run, of
+ * a round that went on or ended without it. It is told to end them and is one
+ * that waits when it has.
  */
 #ifndef CRUN_RENDEZVOUS_MEMBERSHIP_H
 #define CRUN_RENDEZVOUS_MEMBERSHIP_H
@@ -20,6 +28,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <uthash.h>
 
 #include "rendezvous/base/err.h"
 #include "rendezvous/base/ring.h"
@@ -32,6 +42,14 @@
 
 /* A node that has not opened the store by then is lost: the others wait. */
 #define MEMBERSHIP_PREPARE_MS 10000
+
+/* Nodes of a round that are not back by then, after the coordinator was, are
+ * lost: what an agent needs to notice that its connection is dead, and this,
+ * while it tries once a second. */
+#define MEMBERSHIP_RETURN_MS 5000
+
+/* More nodes than this no job has. */
+#define MEMBERSHIP_NODES_MAX 65536
 
 struct membership_settings {
     char run_id[NODE_RUN_ID_MAX];
@@ -47,6 +65,8 @@ struct membership_settings {
     uint64_t restart_delay_max_ms;
     int crash_loop_count; /* 0: never */
     uint64_t crash_loop_ms;
+    bool is_lasting; /* nodes may wait for another coordinator at this place */
+    uint64_t id; /* of this coordinator: random */
     /* static: where every round's store is */
     char master_addr[NODE_HOST_MAX];
     int master_port;
@@ -65,11 +85,14 @@ enum member_state {
     MEMBER_WAITING, /* for a round; its workers, if any, are reaped */
     MEMBER_ACTIVE, /* in the round; it may have workers */
     MEMBER_ENDED, /* in the round; nothing is left of its workers */
+    MEMBER_STALE, /* has workers of a round that is not its any more */
 };
 
 /* One node. */
 struct member {
     struct ring link;
+    UT_hash_handle by_agent;
+    UT_hash_handle by_rank; /* static */
     void *owner; /* the connection: the caller's */
     enum member_state state;
     uint64_t number; /* counted up as they join */
@@ -83,9 +106,17 @@ struct member {
     int nproc;
     int store_port;
     int pid;
+    uint64_t agent_id;
     char host[NODE_HOST_MAX];
     char role[NODE_ROLE_MAX];
     char addr[NODE_ADDR_MAX]; /* that the other nodes see */
+    char addrs[NODE_ADDRS_MAX]; /* others that its workers may come from */
+};
+
+/* A group rank of the round. */
+struct place {
+    struct member *m; /* NULL: lost, or not back yet */
+    bool is_awaited;
 };
 
 /* May not call back into the membership. */
@@ -102,13 +133,21 @@ struct membership {
     enum membership_phase phase;
     uint64_t phase_ns; /* when it was entered */
     struct ring members;
+    struct member *agents; /* the same, by agent_id */
+    struct member *ranks; /* and by node_rank */
     int nmembers;
+    int ncandidates; /* that could be in a round */
     uint64_t next_number;
     int round; /* the present or last one; -1: none yet */
+    uint64_t round_id;
+    int last_round; /* the highest number that was ever given */
     int restart_count;
-    struct member **group; /* owned, by group rank; NULL: lost */
+    int round_restart_count; /* of the round */
+    struct place *group; /* owned, by group rank */
     int group_size;
-    int nactive; /* of the group */
+    int nactive; /* of the group; those that are awaited, too */
+    int nawaited;
+    uint64_t await_ns; /* until when */
     int nsucceeded;
     uint64_t last_call_ns; /* when it is over; 0: none runs */
     bool has_lost; /* a node is missing that the round before had */

@@ -11,12 +11,25 @@
 /* Length (of all that follows it), version, kind; little-endian as all. */
 #define HEADER_LEN 8
 
-enum field_type { FIELD_I32, FIELD_U64, FIELD_TEXT };
+enum field_type { FIELD_I32, FIELD_U64, FIELD_TEXT, FIELD_BYTES };
 
 /* X(member, type) */
 #define FIELD_MAP(X)                                                           \
     X(round, FIELD_I32)                                                        \
+    X(round_id, FIELD_U64)                                                     \
     X(restart_count, FIELD_I32)                                                \
+    X(has_token, FIELD_I32)                                                    \
+    X(nonce, FIELD_BYTES)                                                      \
+    X(proof, FIELD_BYTES)                                                      \
+    X(join_timeout_ms, FIELD_I32)                                              \
+    X(last_call_ms, FIELD_I32)                                                 \
+    X(restart_delay_ms, FIELD_I32)                                             \
+    X(restart_delay_max_ms, FIELD_I32)                                         \
+    X(crash_loop_count, FIELD_I32)                                             \
+    X(crash_loop_ms, FIELD_I32)                                                \
+    X(agent_id, FIELD_U64)                                                     \
+    X(part, FIELD_I32)                                                         \
+    X(round_restart_count, FIELD_I32)                                          \
     X(node_rank, FIELD_I32)                                                    \
     X(nproc, FIELD_I32)                                                        \
     X(min_nodes, FIELD_I32)                                                    \
@@ -33,10 +46,12 @@ enum field_type { FIELD_I32, FIELD_U64, FIELD_TEXT };
     X(run_id, FIELD_TEXT)                                                      \
     X(role, FIELD_TEXT)                                                        \
     X(addr, FIELD_TEXT)                                                        \
+    X(addrs, FIELD_TEXT)                                                       \
     X(master_addr, FIELD_TEXT)                                                 \
     X(master_port, FIELD_I32)                                                  \
     X(keep_alive_ms, FIELD_I32)                                                \
     X(keep_alive_attempts, FIELD_I32)                                          \
+    X(is_lasting, FIELD_I32)                                                   \
     X(host, FIELD_TEXT)                                                        \
     X(pid, FIELD_I32)                                                          \
     X(rank, FIELD_I32)                                                         \
@@ -71,19 +86,28 @@ static const struct field {
 #undef FIELD
 };
 
-#define FIELDS_MAX 16
+#define FIELDS_MAX 36
 
 static const uint8_t layouts[NODE_MSG_COUNT][FIELDS_MAX] = {
-    [NODE_JOIN] = {F_run_id, F_host, F_pid, F_addr, F_store_port, F_node_rank,
-        F_nproc, F_role, F_is_static, F_min_nodes, F_max_nodes, F_max_restarts},
-    [NODE_WELCOME] = {F_keep_alive_ms, F_keep_alive_attempts},
+    [NODE_HELLO] = {F_has_token, F_nonce},
+    [NODE_JOIN] = {F_has_token, F_nonce, F_proof, F_run_id, F_host, F_pid,
+        F_addr, F_addrs, F_store_port, F_node_rank, F_nproc, F_role,
+        F_is_static, F_min_nodes, F_max_nodes, F_max_restarts,
+        F_join_timeout_ms, F_last_call_ms, F_keep_alive_ms,
+        F_keep_alive_attempts, F_restart_delay_ms, F_restart_delay_max_ms,
+        F_crash_loop_count, F_crash_loop_ms, F_agent_id, F_part, F_round,
+        F_round_id, F_restart_count, F_round_restart_count, F_group_rank,
+        F_group_world_size},
+    [NODE_WELCOME] = {F_proof, F_keep_alive_ms, F_keep_alive_attempts,
+        F_is_lasting},
     [NODE_REFUSED] = {F_text},
     [NODE_PARKED] = {F_text},
+    [NODE_PEERS] = {F_round, F_addrs},
     [NODE_PREPARE] = {F_round},
     [NODE_READY] = {F_round},
-    [NODE_ROUND] = {F_round, F_restart_count, F_group_rank, F_group_world_size,
-        F_world_size, F_rank_base, F_role_world_size, F_role_rank_base,
-        F_master_addr, F_master_port, F_addr},
+    [NODE_ROUND] = {F_round, F_round_id, F_restart_count, F_group_rank,
+        F_group_world_size, F_world_size, F_rank_base, F_role_world_size,
+        F_role_rank_base, F_master_addr, F_master_port, F_addr},
     [NODE_FAILED] = {F_round, F_host, F_rank, F_local_rank, F_pid,
         F_wait_status, F_error, F_is_collateral, F_ago_ns, F_lived_ns, F_text},
     [NODE_STOP] = {F_round, F_text},
@@ -149,6 +173,9 @@ static uint8_t *put_field(uint8_t *at, const struct field *f, const void *value)
         put_number(at, len, 2);
         memcpy(at + 2, value, len);
         return at + 2 + len;
+    case FIELD_BYTES:
+        memcpy(at, value, f->size);
+        return at + f->size;
     }
     return at;
 }
@@ -208,9 +235,15 @@ static bool get_field(struct rest *r, const struct field *f, void *value)
 
     if (f->type == FIELD_TEXT)
         return get_text(r, value, f->size);
+    if (f->type == FIELD_BYTES)
+        n = f->size;
     at = take(r, n);
     if (at == NULL)
         return false;
+    if (f->type == FIELD_BYTES) {
+        memcpy(value, at, n);
+        return true;
+    }
     number = get_number(at, n);
     i32 = (int32_t)(uint32_t)number;
     if (f->type == FIELD_I32)

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "rendezvous/base/buf.h"
+#include "rendezvous/token.h"
 
 #define NODE_PROTOCOL_VERSION 1
 
@@ -24,13 +25,16 @@
 #define NODE_ROLE_MAX 128
 #define NODE_RUN_ID_MAX 256
 #define NODE_TEXT_MAX 512
+#define NODE_ADDRS_MAX 256 /* several, with blanks between them */
 
 /* X(symbol): see docs/protocol.md for who says what when. */
 #define NODE_MSG_MAP(X)                                                        \
-    X(NODE_JOIN) /* agent: who it is and what it brings */                     \
+    X(NODE_HELLO) /* coordinator: how to prove who one is */                   \
+    X(NODE_JOIN) /* agent: who it is, what it brings and where it was */       \
     X(NODE_WELCOME) /* it is in; how often to be heard of */                   \
     X(NODE_REFUSED) /* it is not, and why; the connection ends */              \
     X(NODE_PARKED) /* there are enough nodes; it is kept as a spare */         \
+    X(NODE_PEERS) /* to group rank 0: from where the round's workers come */   \
     X(NODE_PREPARE) /* to group rank 0: open the store of the round */         \
     X(NODE_READY) /* agent: it is open */                                      \
     X(NODE_ROUND) /* start your workers, as these ranks */                     \
@@ -56,6 +60,14 @@ const char *node_msg_name(enum node_msg_kind kind);
 /* NODE_ENDED. */
 enum node_result { NODE_SUCCEEDED, NODE_STOPPED, NODE_HAS_FAILED };
 
+/* NODE_JOIN: what has become of the last round, as far as the node knows. */
+enum node_part {
+    NODE_PART_NONE, /* there was none */
+    NODE_PART_OPEN, /* it is in it; ENDED is still to be said, or once more */
+    NODE_PART_DONE, /* the verdict is told, or the next one was about to begin
+                     */
+};
+
 /* NODE_VERDICT. */
 enum node_next {
     NODE_NEXT_ROUND,
@@ -69,7 +81,26 @@ struct node_msg {
     enum node_msg_kind kind;
     int32_t version; /* of whoever sent it; set by decoding */
     int32_t round;
+    uint64_t round_id; /* ROUND, JOIN: tells rounds of one number apart */
     int32_t restart_count;
+
+    /* HELLO, JOIN, WELCOME */
+    int32_t has_token; /* there is a secret, and proof of it is wanted */
+    uint8_t nonce[TOKEN_NONCE_LEN];
+    uint8_t proof[TOKEN_PROOF_LEN];
+
+    /* JOIN: for a coordinator that is nobody's but for the first to come */
+    int32_t join_timeout_ms;
+    int32_t last_call_ms;
+    int32_t restart_delay_ms;
+    int32_t restart_delay_max_ms;
+    int32_t crash_loop_count;
+    int32_t crash_loop_ms;
+
+    /* JOIN: of the round that is named, if there was one */
+    uint64_t agent_id; /* random: the same after a lost connection */
+    int32_t part; /* enum node_part */
+    int32_t round_restart_count; /* restart_count when it began */
 
     /* JOIN; then ROUND, for the node it is sent to */
     int32_t node_rank; /* -1: none was given */
@@ -89,12 +120,14 @@ struct node_msg {
     char role[NODE_ROLE_MAX];
     char addr[NODE_ADDR_MAX]; /* JOIN: as declared, else empty; ROUND: the one
                                * that the other nodes see */
+    char addrs[NODE_ADDRS_MAX]; /* JOIN: the node's; PEERS: of several nodes */
     char master_addr[NODE_HOST_MAX];
     int32_t master_port;
 
-    /* WELCOME */
+    /* WELCOME; JOIN, too */
     int32_t keep_alive_ms;
     int32_t keep_alive_attempts;
+    int32_t is_lasting; /* a lost coordinator may come back */
 
     /* FAILED, VERDICT. Of a node that is lost rank is -1. */
     char host[NODE_HOST_MAX]; /* JOIN, too */

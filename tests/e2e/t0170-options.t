@@ -48,7 +48,7 @@ declare -A values=([rdzv_conf]=timeout=5 [crash_loop]=3:10 [tee]=3
     [redirects]=1 [start_method]=fork [exit_code]=cause [log_dir]=/l
     [rdzv_endpoint]=h:1 [rdzv_backend]=c10d [node_rank]=0 [nnodes]=1:1
     [local_ranks_filter]=0 [signals_to_handle]=TERM [logs_specs]=default
-    [event_log_handler]=null)
+    [event_log_handler]=null [store_allow]=10.0.0.0/8)
 differ='' seen=0
 for name in $names; do
     case $name in

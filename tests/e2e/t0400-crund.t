@@ -2,7 +2,7 @@
 # crund hosts a store: its options, where it listens, how it ends, and peers
 # that are no clients.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 88
+plan 94
 
 PEER=$HELPERS/crund_peer
 cd "$TMP" || exit 255
@@ -58,7 +58,7 @@ is "$status $out" "0 crund $(cat "$ROOT/VERSION")" "--version"
 run "$CRUND" --help
 is "$status" 0 "--help succeeds"
 for name in listen ready-fd max-clients max-key-bytes max-value-bytes \
-    max-keys max-memory old-clients; do
+    max-keys max-memory old-clients token-file store-allow; do
     like "$out" "^ +--$name [A-Z1]" "--help lists --$name"
 done
 
@@ -82,6 +82,10 @@ mistake "a number that is none" "--max-clients='many'" \
     --listen :0 --max-clients many
 mistake "a size that is none" "--max-memory='1T'" --listen :0 --max-memory 1T
 mistake "an unknown version" "'1.5'.*1.13" --listen :0 --old-clients 1.5
+mistake "no file with a secret" '--token-file: its value is empty' \
+    --listen :0 --token-file=
+mistake "no network" '--store-allow: its value is empty' \
+    --listen :0 --store-allow=
 mistake "an argument" "'more'" --listen :0 more
 mistake "standard output as the descriptor" "--ready-fd='1'" \
     --listen :0 --ready-fd 1

@@ -25,6 +25,7 @@ static void check(const struct node_msg *m)
     assert(can_be_shown(m->host, sizeof(m->host)));
     assert(can_be_shown(m->role, sizeof(m->role)));
     assert(can_be_shown(m->addr, sizeof(m->addr)));
+    assert(can_be_shown(m->addrs, sizeof(m->addrs)));
     assert(can_be_shown(m->master_addr, sizeof(m->master_addr)));
     assert(can_be_shown(m->text, sizeof(m->text)));
     buf_init(&bytes, NODE_FRAME_MAX);

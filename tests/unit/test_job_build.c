@@ -18,7 +18,8 @@ static void set_up(void)
     static const char *const names[] = {"TORCHELASTIC_ENABLE_FILE_TIMER",
         "TORCHELASTIC_HEALTH_CHECK_PORT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "TORCHELASTIC_ERROR_FILE",
-        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "CUDA_VISIBLE_DEVICES"};
+        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "CUDA_VISIBLE_DEVICES",
+        "CRUN_TOKEN_FILE"};
 
     for (int i = 0; i < LEN(names); i++)
         unsetenv(names[i]);
@@ -61,6 +62,9 @@ START_TEST(defaults)
     ck_assert(job.restart_delay_ms == 0 && job.restart_delay_max_ms == 60000);
     ck_assert_int_eq(job.crash_loop_count, 0);
     ck_assert(job.grace_ms == 30000 && job.failure_grace_ms == 100);
+    ck_assert_ptr_null(job.nodes.token_path);
+    ck_assert_ptr_null(job.nodes.store_allow);
+    ck_assert(job.nodes.coordinator_timeout_ms == 60000);
     ck_assert_str_eq(job.signals_text, "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
     ck_assert(!job.is_exit_cause && !job.is_virtual_local_rank);
     ck_assert_int_eq(job.omp, JOB_OMP_TORCHRUN);
@@ -95,6 +99,41 @@ START_TEST(long_delay_raises_its_own_maximum)
 {
     built("--restart_delay 90");
     ck_assert(job.restart_delay_max_ms == 90000);
+}
+END_TEST
+
+START_TEST(who_may_take_part_and_how_long_to_wait_for_it)
+{
+    built("--nnodes 2 --master_addr h --token_file t --store_allow "
+          "10.0.0.0/8,fd00::/8 --coordinator_timeout 2.5");
+    ck_assert_str_eq(job.nodes.token_path, "t");
+    ck_assert_str_eq(job.nodes.store_allow, "10.0.0.0/8,fd00::/8");
+    ck_assert(job.nodes.coordinator_timeout_ms == 2500);
+    tear_down();
+    built("--token_file /nowhere --store-allow ::1/128 "
+          "--coordinator_timeout 0"); /* one node has no use for them */
+    ck_assert(job.nodes.coordinator_timeout_ms == 0);
+    ck_assert_str_eq(log_text, "");
+}
+END_TEST
+
+START_TEST(secret_of_the_environment)
+{
+    setenv("CRUN_TOKEN_FILE", "theirs", 1);
+    built("");
+    ck_assert_str_eq(job.nodes.token_path, "theirs");
+    tear_down();
+    setenv("PET_TOKEN_FILE", "pet", 1);
+    built("");
+    ck_assert_str_eq(job.nodes.token_path, "pet");
+    tear_down();
+    built("--token_file mine");
+    ck_assert_str_eq(job.nodes.token_path, "mine");
+    tear_down();
+    unsetenv("PET_TOKEN_FILE");
+    setenv("CRUN_TOKEN_FILE", "", 1);
+    built("");
+    ck_assert_ptr_null(job.nodes.token_path);
 }
 END_TEST
 
@@ -299,6 +338,8 @@ int main(void)
     tcase_add_test(t, defaults);
     tcase_add_test(t, restarts_and_stops);
     tcase_add_test(t, long_delay_raises_its_own_maximum);
+    tcase_add_test(t, who_may_take_part_and_how_long_to_wait_for_it);
+    tcase_add_test(t, secret_of_the_environment);
     tcase_add_test(t, grace_of_the_environment);
     tcase_add_test(t, signals);
     tcase_add_test(t, logs);

@@ -82,6 +82,7 @@ static struct node_msg join_of(int i, const char *host)
         .is_static = settings.is_static,
         .store_port = 4000 + i,
         .pid = 100 + i,
+        .agent_id = 1000 + (uint64_t)i,
         .run_id = "job",
         .role = "default"};
 

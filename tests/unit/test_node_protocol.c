@@ -26,7 +26,7 @@ static void fill(struct node_msg *m)
     for (size_t i = 0; i < sizeof(*m); i++)
         at[i] = (unsigned char)('A' + i % 23);
     m->run_id[sizeof(m->run_id) - 1] = m->role[sizeof(m->role) - 1] = '\0';
-    m->addr[sizeof(m->addr) - 1] = '\0';
+    m->addr[sizeof(m->addr) - 1] = m->addrs[sizeof(m->addrs) - 1] = '\0';
     m->master_addr[sizeof(m->master_addr) - 1] = '\0';
     m->host[sizeof(m->host) - 1] = m->text[sizeof(m->text) - 1] = '\0';
 }
