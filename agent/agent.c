@@ -42,6 +42,9 @@
 #define HOST_MAX 256
 #define LAST_CALL_MAX 256
 #define GROUP_CHECK_MS 100
+/* The verdict on a failure is waited for so long, then it is told as it looks
+ * from here. */
+#define OWN_VIEW_MS 1000
 #define REPORT_MAX (4 * 1024 * 1024)
 
 /* Pipes, files, a pidfd, a recorder and connections for each worker, and what
@@ -276,6 +279,7 @@ static void report_end(struct agent *a,
         .title = a->job->program.title,
         .rank_base = a->part.place.rank_base,
         .peer = find_peer(a),
+        .is_own_view = a->nodes != NULL && !a->part.has_cause,
         .program = a->job->program.path,
         .host = a->host,
         .run_id = run_id(a),
@@ -402,16 +406,35 @@ static int find_worker(const struct agent *a, pid_t pid)
     return -1;
 }
 
+/* Several nodes, and some take their time: which rank was first is not known
+ * yet. */
+static void tell_own_view(struct agent *a)
+{
+    int rank = a->life.first_failure;
+    char how[256];
+
+    if (a->part.has_cause || a->is_finishing)
+        return;
+    report_outcome(&a->life.workers[rank], how, sizeof(how));
+    log_error("agent",
+        "rank %d (local rank %d, pid %d) failed: %s; waiting for the workers "
+        "of the other nodes to end",
+        a->part.place.rank_base + rank, rank, (int)a->life.workers[rank].pid,
+        how);
+}
+
 /* Said as soon as the verdict stands; the report at the end comes after the
  * grace. */
 static void on_tell_timer(uv_timer_t *timer)
 {
-    const struct agent *a = timer->data;
+    struct agent *a = timer->data;
     int rank = a->life.first_failure;
     char how[256];
 
-    if (a->life.nrunning == 0)
+    if (a->life.nrunning == 0) {
+        tell_own_view(a);
         return;
+    }
     report_outcome(&a->life.workers[rank], how, sizeof(how));
     log_error("agent",
         "rank %d (local rank %d, pid %d) failed: %s; stopping the other %d",
@@ -516,6 +539,8 @@ static void tell_coordinator(struct agent *a)
  * store stays for those nodes that are not so far yet. */
 static void end_round_of_many(struct agent *a)
 {
+    if (a->life.first_failure >= 0)
+        uv_timer_start(&a->tell_timer, on_tell_timer, OWN_VIEW_MS, 0);
     if (a->life.is_parent_lost || a->life.gave_up)
         participant_give_up(&a->part);
     else

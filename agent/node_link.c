@@ -23,12 +23,15 @@
 #include "rendezvous/base/random.h"
 #include "rendezvous/node_conn.h"
 #include "rendezvous/poller_uv.h"
+#include "rendezvous/resolve.h"
 #include "rendezvous/store_sniff.h"
 
 #define FIRST_PAUSE_MS 50
 #define LAST_PAUSE_MS 1000
 /* For one address to answer, and for the coordinator behind it. */
 #define ATTEMPT_MS 5000
+/* For the last try before the deadline. */
+#define LOOKUP_LEAST_MS 1000
 /* The user is told why nothing happens. */
 #define QUIET_MS 10000
 
@@ -59,7 +62,8 @@ struct node_link {
     int keep_alive_attempts;
     char problem[256]; /* of the last attempt */
     uv_timer_t timer;
-    uv_getaddrinfo_t lookup;
+    struct lookup *lookup; /* under way */
+    uv_poll_t *looking_up; /* freed by its close callback */
     struct addrinfo *addresses; /* owned */
     struct addrinfo *address; /* the one that is tried */
     uv_poll_t *connecting; /* freed by its close callback */
@@ -67,7 +71,6 @@ struct node_link {
     struct poller *poller;
     struct poller_uv poller_uv;
     struct node_conn *conn;
-    bool is_looking_up;
     bool is_destroyed;
     int nhandles;
 };
@@ -101,12 +104,30 @@ static void stop_connecting(struct node_link *l)
 static void forget_addresses(struct node_link *l)
 {
     if (l->addresses != NULL)
-        uv_freeaddrinfo(l->addresses);
+        freeaddrinfo(l->addresses);
     l->addresses = l->address = NULL;
+}
+
+/* With the answer, if there is one. A resolver that does not answer is left
+ * alone. */
+static int end_lookup(struct node_link *l)
+{
+    int rc;
+
+    uv_poll_stop(l->looking_up);
+    uv_close((uv_handle_t *)l->looking_up, free_handle);
+    l->looking_up = NULL;
+    rc = resolve_end(l->lookup, &l->addresses);
+    l->lookup = NULL;
+    l->address = l->addresses;
+    return rc;
 }
 
 static void hang_up(struct node_link *l)
 {
+    if (l->looking_up != NULL)
+        end_lookup(l);
+    forget_addresses(l);
     stop_connecting(l);
     node_conn_close(l->conn);
     l->conn = NULL;
@@ -139,7 +160,6 @@ __attribute__((format(printf, 2, 3))) static void try_later(
     vsnprintf(l->problem, sizeof(l->problem), fmt, ap);
     va_end(ap);
     hang_up(l);
-    forget_addresses(l);
     if (now >= l->deadline_ns && l->was_up) {
         end(l,
             "the coordinator at %s port %d was lost, and is not back after "
@@ -230,6 +250,9 @@ static void be_welcome(struct node_link *l, const struct node_msg *msg)
             l->settings.host, l->settings.port);
         return;
     }
+    if (l->was_up)
+        log_warn("agent", "the coordinator at %s port %d is back",
+            l->settings.host, l->settings.port);
     l->state = LINK_UP;
     l->was_up = true;
     l->is_lasting = msg->is_lasting != 0;
@@ -354,41 +377,54 @@ static void connect_next(struct node_link *l)
     try_later(l, "%s", problem);
 }
 
-static void on_looked_up(
-    uv_getaddrinfo_t *lookup, int status, struct addrinfo *addresses)
+static void on_looked_up(uv_poll_t *poll, int status, int events)
 {
-    struct node_link *l = lookup->data;
+    struct node_link *l = poll->data;
+    int rc = end_lookup(l);
 
-    l->is_looking_up = false;
-    l->addresses = l->address = addresses;
-    if (l->is_destroyed) {
-        forget_addresses(l);
-        if (--l->nhandles == 0)
-            free(l);
-        return;
-    }
-    if (status < 0)
-        try_later(l, "%s", uv_strerror(status));
+    (void)status;
+    (void)events;
+    if (rc != 0)
+        try_later(l, "%s", gai_strerror(rc));
     else
         connect_next(l);
 }
 
+static int start_lookup(struct node_link *l)
+{
+    int fd, rc;
+
+    l->looking_up = malloc(sizeof(*l->looking_up));
+    if (l->looking_up == NULL)
+        return -ENOMEM;
+    rc = resolve_start(&l->lookup, l->settings.host, l->settings.port, &fd);
+    if (rc < 0) {
+        free(l->looking_up);
+        l->looking_up = NULL;
+        return rc;
+    }
+    rc = uv_poll_init(l->loop, l->looking_up, fd);
+    if (rc < 0) {
+        free(l->looking_up);
+        l->looking_up = NULL;
+        resolve_end(l->lookup, &l->addresses);
+        return rc;
+    }
+    l->looking_up->data = l;
+    return uv_poll_start(l->looking_up, UV_READABLE, on_looked_up);
+}
+
 static void attempt(struct node_link *l)
 {
-    const struct addrinfo hints = {
-        .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    char port[16];
-    int rc;
+    uint64_t left = (uint64_t)clock_left_ms(l->deadline_ns);
+    int rc = start_lookup(l);
 
-    snprintf(port, sizeof(port), "%d", l->settings.port);
-    l->lookup.data = l;
+    if (rc < 0) {
+        try_later(l, "%s", strerror(-rc));
+        return;
+    }
     l->state = LINK_RESOLVING;
-    rc = uv_getaddrinfo(
-        l->loop, &l->lookup, on_looked_up, l->settings.host, port, &hints);
-    if (rc < 0)
-        try_later(l, "%s", uv_strerror(rc));
-    else
-        l->is_looking_up = true;
+    set_timer(l, left < LOOKUP_LEAST_MS ? LOOKUP_LEAST_MS : left);
 }
 
 /* --- Staying ------------------------------------------------------------ */
@@ -428,6 +464,8 @@ static void on_timer(uv_timer_t *timer)
         keep_alive(l);
         break;
     case LINK_RESOLVING:
+        try_later(l, "the name service does not answer");
+        break;
     case LINK_ENDED:
         break;
     }
@@ -503,12 +541,6 @@ void node_link_destroy(struct node_link *l)
     l->is_destroyed = true;
     hang_up(l);
     l->state = LINK_ENDED;
-    if (l->is_looking_up) {
-        l->nhandles++; /* on_looked_up() comes in any case */
-        uv_cancel((uv_req_t *)&l->lookup);
-    } else {
-        forget_addresses(l);
-    }
     poller_uv_close(&l->poller_uv, on_poller_closed);
     uv_close((uv_handle_t *)&l->timer, on_timer_closed);
 }

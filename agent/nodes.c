@@ -25,6 +25,7 @@ struct nodes {
     struct store_port *port; /* of the coordinator; NULL: the meeting's is */
     struct access *port_access; /* of that port */
     struct access *store_access; /* of the meeting's */
+    bool is_loopback; /* the endpoint */
     struct node_link *link;
 };
 
@@ -179,6 +180,7 @@ static int open_meeting(struct nodes *n, uv_loop_t *loop,
         &ep, set, is_static_host ? n->store_access : n->port_access, e);
     if (rc < 0)
         return rc;
+    n->is_loopback = ep.is_loopback;
     listen_host = ep.is_loopback ? set->host : "::";
     if (ep.is_loopback)
         log_warn("agent",
@@ -227,6 +229,11 @@ static void list_own_addresses(char *out, size_t size)
     freeifaddrs(list);
 }
 
+static int32_t as_i32(uint64_t n)
+{
+    return n < INT32_MAX ? (int32_t)n : INT32_MAX;
+}
+
 static void introduce(struct node_msg *join, const struct job *job,
     const struct meeting *meeting, const char *run_id, const char *host)
 {
@@ -236,14 +243,14 @@ static void introduce(struct node_msg *join, const struct job *job,
         .min_nodes = job->nodes.min,
         .max_nodes = job->nodes.max,
         .max_restarts = job->max_restarts,
-        .join_timeout_ms = (int32_t)job->nodes.join_timeout_ms,
-        .last_call_ms = (int32_t)job->nodes.last_call_ms,
-        .keep_alive_ms = (int32_t)job->nodes.keep_alive_ms,
+        .join_timeout_ms = as_i32(job->nodes.join_timeout_ms),
+        .last_call_ms = as_i32(job->nodes.last_call_ms),
+        .keep_alive_ms = as_i32(job->nodes.keep_alive_ms),
         .keep_alive_attempts = job->nodes.keep_alive_attempts,
-        .restart_delay_ms = (int32_t)job->restart_delay_ms,
-        .restart_delay_max_ms = (int32_t)job->restart_delay_max_ms,
+        .restart_delay_ms = as_i32(job->restart_delay_ms),
+        .restart_delay_max_ms = as_i32(job->restart_delay_max_ms),
         .crash_loop_count = job->crash_loop_count,
-        .crash_loop_ms = (int32_t)job->crash_loop_ms,
+        .crash_loop_ms = as_i32(job->crash_loop_ms),
         .is_static = job->nodes.is_static,
         .store_port = meeting->port,
         .pid = (int32_t)getpid()};
@@ -293,6 +300,9 @@ int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
     rc = open_meeting(n, loop, meeting, job, run_id, nfds, e);
     if (rc < 0)
         return rc;
+    /* The endpoint may be none that leads back to this host. */
+    if (n->coordinator != NULL && !n->is_loopback)
+        link.host = "127.0.0.1";
     introduce(&link.join, job, meeting, run_id, host);
     rc = node_link_create(&n->link, loop, &link, callbacks, arg);
     return rc < 0 ? err_set(e, rc, "set-up: %s", strerror(-rc)) : 0;

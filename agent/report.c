@@ -494,6 +494,10 @@ static int write_all(
         rc = add(out, " was stopped since crun was killed\n");
     if (rc == 0)
         rc = add_others(in, lines, out);
+    if (rc == 0 && in->is_own_view && lc->first_failure >= 0)
+        rc = add(out,
+            "crun:   as this node has seen it: the coordinator has not said "
+            "which rank of the job was first\n");
     if (rc == 0)
         rc = add_history(in, out);
     if (rc == 0 && lc->gave_up)

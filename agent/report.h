@@ -38,6 +38,8 @@ struct report_input {
     /* NODE_VERDICT: the first failure, where another node had it; NULL: it was
      * here, or there was none. */
     const struct node_msg *peer;
+    /* Several nodes, and the coordinator has not said who was first. */
+    bool is_own_view;
     int exit_code; /* crun's own */
     /* Processes that the kernel killed for lack of memory in this cgroup
      * since crun began; -1: not known. */

@@ -141,6 +141,30 @@ static json_t *describe_worker(
     return o;
 }
 
+/* The first failure, where another node had it. */
+static json_t *describe_peer(const struct node_msg *f, bool *is_whole)
+{
+    const struct lc_worker w = {
+        .outcome = f->error != 0 ? LC_OUT_NOT_BEGUN : LC_OUT_FAILED,
+        .wait_status = f->wait_status,
+        .start_error = f->error};
+    json_t *o = json_object();
+
+    put(o, "host", text(f->host), is_whole);
+    put(o, "pid", json_integer(f->pid), is_whole);
+    put(o, "message", text(f->text), is_whole);
+    if (f->rank < 0)
+        return o;
+    put(o, "rank", json_integer(f->rank), is_whole);
+    put(o, "local_rank", json_integer(f->local_rank), is_whole);
+    put(o, "exit_code", json_integer(exit_code_of(&w)), is_whole);
+    if (f->error == 0 && WIFSIGNALED(f->wait_status))
+        put(o, "signal", text(signal_name(WTERMSIG(f->wait_status))), is_whole);
+    put(o, "lived", json_real((double)f->lived_ns / (double)CLOCK_NS_PER_S),
+        is_whole);
+    return o;
+}
+
 static json_t *describe_history(const struct report_input *in, bool *is_whole)
 {
     json_t *list = json_array();
@@ -205,6 +229,9 @@ static json_t *describe_job(const struct report_input *in)
         lc->first_failure >= 0
             ? describe_worker(in, lc->first_failure, &is_whole)
             : json_null(),
+        &is_whole);
+    put(o, "peer_failure",
+        in->peer != NULL ? describe_peer(in->peer, &is_whole) : json_null(),
         &is_whole);
     for (int i = 0; i < lc->nworkers; i++)
         if (json_array_append_new(workers, describe_worker(in, i, &is_whole)) <

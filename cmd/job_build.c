@@ -16,6 +16,7 @@
 #include "agent/worker_vars.h"
 #include "cmd/job_file.h"
 #include "cmd/log_spec.h"
+#include "rendezvous/access.h"
 #include "rendezvous/base/log.h"
 #include "rendezvous/base/text.h"
 #include "rendezvous/worker_env.h"
@@ -50,6 +51,16 @@ static int refuse_what_is_python(const struct options *o, struct err *e)
             "console",
             options_where(o, &o->event_log_handler).text, o->event_log_handler);
     return 0;
+}
+
+static int read_store_allow(const struct options *o, struct err *e)
+{
+    struct err why;
+    int rc = access_check_cidrs(o->store_allow, &why);
+
+    return rc < 0 ? err_set(e, rc, "%s: %s",
+                        options_where(o, &o->store_allow).text, why.msg)
+                  : 0;
 }
 
 static int refuse_file_timer(struct err *e)
@@ -379,6 +390,8 @@ static int read_texts(struct job *job, struct job_parts *parts,
         rc = read_grace(job, o, e);
     if (rc == 0)
         rc = read_signals(job, o, e);
+    if (rc == 0 && o->store_allow != NULL)
+        rc = read_store_allow(o, e);
     if (rc == 0)
         rc = refuse_file_timer(e);
     return rc;

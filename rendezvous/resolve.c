@@ -5,14 +5,17 @@
  */
 #include "rendezvous/resolve.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "rendezvous/base/clock.h"
 
@@ -23,6 +26,7 @@ struct lookup {
     bool is_abandoned; /* nobody waits for them any more */
     int rc;
     struct addrinfo *list;
+    int fd; /* an event when it is done; -1: nobody watches */
     int flags, port;
     char host[];
 };
@@ -43,6 +47,8 @@ static void lookup_destroy(struct lookup *l)
 {
     if (l->list != NULL)
         freeaddrinfo(l->list);
+    if (l->fd >= 0)
+        close(l->fd);
     pthread_cond_destroy(&l->has_ended);
     pthread_mutex_destroy(&l->lock);
     free(l);
@@ -57,6 +63,7 @@ static struct lookup *lookup_create(const char *host, int port, int flags)
     if (l == NULL)
         return NULL;
     memcpy(l->host, host, len);
+    l->fd = -1;
     l->port = port;
     l->flags = flags;
     pthread_mutex_init(&l->lock, NULL);
@@ -80,6 +87,8 @@ static void *lookup_main(void *arg)
     l->is_done = true;
     is_last = l->is_abandoned;
     pthread_cond_signal(&l->has_ended);
+    if (l->fd >= 0)
+        eventfd_write(l->fd, 1); /* cannot fail: it is the first */
     pthread_mutex_unlock(&l->lock);
     if (is_last)
         lookup_destroy(l);
@@ -146,4 +155,35 @@ int resolve_until(const char *host, int port, int flags, uint64_t deadline_ns,
         return look_up(host, port, flags, 0, out); /* better late than never */
     }
     return lookup_finish(l, deadline_ns, out);
+}
+
+int resolve_start(struct lookup **out, const char *host, int port, int *fd)
+{
+    struct lookup *l = lookup_create(host, port, 0);
+    int rc;
+
+    if (l == NULL)
+        return -ENOMEM;
+    l->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (l->fd < 0) {
+        rc = -errno;
+        lookup_destroy(l);
+        return rc;
+    }
+    *fd = l->fd;
+    *out = l;
+    l->rc = look_up(host, port, 0, AI_NUMERICHOST, &l->list);
+    if (l->rc != EAI_NONAME) {
+        l->is_done = true;
+        eventfd_write(l->fd, 1);
+    } else if (!lookup_start(l)) {
+        lookup_destroy(l);
+        return -EAGAIN;
+    }
+    return 0;
+}
+
+int resolve_end(struct lookup *l, struct addrinfo **out)
+{
+    return lookup_finish(l, 0, out);
 }

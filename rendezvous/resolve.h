@@ -17,4 +17,15 @@
 int resolve_until(const char *host, int port, int flags, uint64_t deadline_ns,
     struct addrinfo **out);
 
+/*
+ * Likewise, without waiting. *fd becomes readable when the answer is there;
+ * it is closed by the end of the look-up. 0 or a negative errno.
+ */
+struct lookup;
+int resolve_start(struct lookup **out, const char *host, int port, int *fd);
+
+/* The answer, as resolve_until() has it; EAI_INPROGRESS if there is none yet:
+ * then nobody wants it any more. */
+int resolve_end(struct lookup *l, struct addrinfo **out);
+
 #endif
