@@ -220,7 +220,7 @@ END_TEST
 
 START_TEST(ten_thousands_of_addresses)
 {
-    char text[INET_ADDRSTRLEN];
+    char text[40];
 
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 60000; i++) {
