@@ -189,8 +189,8 @@ static int parse_range(
     size_t address_len = slash != NULL ? (size_t)(slash - text) : len;
     bool is_dotted = memchr(text, ':', address_len) == NULL;
     int quoted = (int)(len < QUOTED_MAX ? len : QUOTED_MAX);
-    unsigned min = 0,
-             max = is_dotted ? ADDRESS_BITS - MAPPED_BITS : ADDRESS_BITS;
+    unsigned max = is_dotted ? ADDRESS_BITS - MAPPED_BITS : ADDRESS_BITS;
+    unsigned min = 0;
 
     if (!address_parse(&out->first, text, address_len))
         return err_set(e, -EINVAL,
