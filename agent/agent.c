@@ -655,7 +655,8 @@ static void on_part_tell(void *arg, const struct node_msg *msg)
         tell_verdict(a, msg);
     else if (msg->kind == NODE_PARKED)
         log_warn("agent", "this node waits as a spare: %s", msg->text);
-    else if (msg->kind == NODE_CLOSED && msg->result != 0 && !a->part.has_cause)
+    else if (msg->kind == NODE_CLOSED && msg->result != 0 &&
+             (!a->part.has_cause || a->part.cause.next == NODE_NEXT_ROUND))
         log_error("agent", "the job has ended: %s", msg->text);
 }
 

@@ -69,6 +69,8 @@ struct store_port {
     struct stranger *strangers; /* the oldest first */
     size_t nstrangers;
     struct peer_log complaints;
+    char refused[ACCESS_TEXT_SIZE]; /* who was told of last */
+    uint64_t refused_ns; /* and when */
 };
 
 /* --- Strangers ---------------------------------------------------------- */
@@ -133,6 +135,13 @@ static bool let_in(struct stranger *st)
     if (access_is_client_allowed(access, peer))
         return true;
     access_text(peer, text);
+    if (strcmp(text, st->port->refused) == 0 &&
+        clock_now_ns() < st->port->refused_ns + PORT_SHORTAGE_NS) {
+        stranger_close(st); /* clients try again and again */
+        return false;
+    }
+    memcpy(st->port->refused, text, sizeof(text));
+    st->port->refused_ns = clock_now_ns();
     snprintf(reason, sizeof(reason),
         "%s is not one of the job's nodes; if it should be, use "
         "--store-allow %s",

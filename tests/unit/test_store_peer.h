@@ -252,7 +252,8 @@ static inline bool enter_private_network(void)
         .sin_family = AF_INET, .sin_addr.s_addr = htonl(0xff000000)};
     char device[] = "lo";
     struct rtentry route = {.rt_flags = RTF_UP, .rt_dev = device};
-    bool is_in = unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0;
+    bool is_in = unshare(CLONE_NEWNET) == 0 ||
+                 unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0;
     int fd;
 
     memcpy(&route.rt_dst, &dst, sizeof(dst));
