@@ -29,22 +29,6 @@ static size_t max_connections(int nproc, size_t own)
                : STORE_LIMITS_DEFAULT.clients;
 }
 
-static int open_store_port(struct meeting *m, uv_loop_t *loop, const char *host,
-    int port, const struct store_port_options *options, struct err *e)
-{
-    int rc = 0;
-
-    if (m->poller == NULL) {
-        rc = poller_create(&m->poller);
-        if (rc == 0)
-            rc = poller_uv_start(&m->poller_uv, loop, m->poller);
-    }
-    if (rc < 0)
-        return err_set(e, rc, "cannot create the store: %s", strerror(-rc));
-    return store_port_create(
-        &m->listener, m->poller, host, port, options, &m->port, e);
-}
-
 int meeting_open(struct meeting *m, uv_loop_t *loop, const char *host, int port,
     bool has_store, int nproc, size_t nfds, struct err *e)
 {
@@ -57,10 +41,16 @@ int meeting_open(struct meeting *m, uv_loop_t *loop, const char *host, int port,
     uint64_t until_ns = clock_deadline_ns(PORT_PATIENCE_MS);
     int rc;
 
+    rc = poller_create(&m->poller);
+    if (rc == 0)
+        rc = poller_uv_start(&m->poller_uv, loop, m->poller);
+    if (rc < 0)
+        return err_set(e, rc, "set-up: %s", strerror(-rc));
     m->has_store = has_store;
     for (;;) {
         if (has_store)
-            rc = open_store_port(m, loop, host, port, &options, e);
+            rc = store_port_create(
+                &m->listener, m->poller, host, port, &options, &m->port, e);
         else
             rc = listen_reserve(host, port, m->reserved, &m->port, e);
         if (rc != -EADDRINUSE || clock_left_ms(until_ns) == 0)

@@ -24,6 +24,7 @@
 #include "rendezvous/node_conn.h"
 #include "rendezvous/poller_uv.h"
 #include "rendezvous/resolve.h"
+#include "rendezvous/store_client.h"
 #include "rendezvous/store_sniff.h"
 
 #define FIRST_PAUSE_MS 50
@@ -32,6 +33,8 @@
 #define ATTEMPT_MS 5000
 /* For the last try before the deadline. */
 #define LOOKUP_LEAST_MS 1000
+/* For a TCPStore to answer. */
+#define PROBE_MS 1000
 /* The user is told why nothing happens. */
 #define QUIET_MS 10000
 
@@ -52,6 +55,7 @@ struct node_link {
     enum link_state state;
     uint64_t deadline_ns; /* for WELCOME */
     bool is_lasting; /* it may come back */
+    bool has_probed; /* what it is that hangs up */
     bool was_up;
     struct node_msg join; /* as it was sent last */
     uint8_t nonce[TOKEN_NONCE_LEN]; /* the coordinator's */
@@ -278,17 +282,36 @@ static void on_conn_message(void *arg, const struct node_msg *msg)
         l->callbacks.message(l->arg, msg);
 }
 
+/* Whether a TCPStore is there, as torchrun's agents have it. Nothing else goes
+ * on as long as there was no coordinator, so it may take a moment. */
+static bool is_store(const struct node_link *l)
+{
+    struct store_client *client;
+    struct err e;
+
+    if (store_client_connect(&client, l->settings.host, l->settings.port,
+            clock_deadline_ns(PROBE_MS), &e) < 0)
+        return false;
+    store_client_close(client);
+    return true;
+}
+
 static void on_conn_ended(void *arg, const char *why)
 {
     struct node_link *l = arg;
+    bool is_first = !l->has_probed && !l->was_up;
 
+    l->has_probed = true;
     if (l->state == LINK_UP)
         lose(l, "%s", why);
+    else if (is_first && is_store(l))
+        end(l,
+            "at %s port %d there is no coordinator but a TCPStore, of torchrun "
+            "or of another job's workers: use crun on every node of the job, "
+            "and an endpoint of its own",
+            l->settings.host, l->settings.port);
     else
-        try_later(l,
-            "whoever listens there hangs up on agents; if torchrun runs on "
-            "that node, use crun on all nodes (%s)",
-            why);
+        try_later(l, "whoever listens there hangs up on agents (%s)", why);
 }
 
 static void greet(struct node_link *l)

@@ -135,16 +135,17 @@ static int create_coordinator(struct nodes *n, struct poller *p,
         .restart_delay_max_ms = job->restart_delay_max_ms,
         .crash_loop_count = job->crash_loop_count,
         .crash_loop_ms = job->crash_loop_ms,
-        .master_port = job->master_port};
+        .master_port = job->has_agent_store ? job->master_port : 0};
 
     snprintf(m.run_id, sizeof(m.run_id), "%s", run_id);
     snprintf(m.master_addr, sizeof(m.master_addr), "%s", job->master_addr);
     return coordinator_create(&n->coordinator, p, &m, n->token);
 }
 
-/* Dynamic: beside the meeting. Whoever guesses gives way to whoever is there
- * already: on one host there may be several agents. */
-static int host_dynamic(struct nodes *n, struct meeting *meeting,
+/* Beside the meeting: dynamic, or where rank 0 hosts the store. Whoever guesses
+ * gives way to whoever is there already: on one host there may be several
+ * agents. */
+static int host_apart(struct nodes *n, struct meeting *meeting,
     const struct job *job, const char *run_id, const char *listen_host,
     struct endpoint ep, struct err *e)
 {
@@ -153,11 +154,12 @@ static int host_dynamic(struct nodes *n, struct meeting *meeting,
         .agent_cb = adopt, .agent_arg = n, .access = n->port_access};
     int port, rc;
 
-    if (set->is_host == 0 || (set->is_host < 0 && !ep.is_own))
+    if (!set->is_static &&
+        (set->is_host == 0 || (set->is_host < 0 && !ep.is_own)))
         return 0;
     rc = store_port_create(
         &n->port, meeting->poller, listen_host, set->port, &options, &port, e);
-    if (rc == -EADDRINUSE && set->is_host < 0)
+    if (rc == -EADDRINUSE && !set->is_static && set->is_host < 0)
         return 0;
     if (rc < 0)
         return rc;
@@ -172,12 +174,13 @@ static int open_meeting(struct nodes *n, uv_loop_t *loop,
 {
     const struct job_nodes *set = &job->nodes;
     bool is_static_host = set->is_static && set->node_rank == 0;
+    bool is_typed = is_static_host && job->has_agent_store;
     const char *listen_host;
     struct endpoint ep;
     int rc;
 
     rc = look_at_endpoint(
-        &ep, set, is_static_host ? n->store_access : n->port_access, e);
+        &ep, set, is_typed ? n->store_access : n->port_access, e);
     if (rc < 0)
         return rc;
     n->is_loopback = ep.is_loopback;
@@ -187,17 +190,17 @@ static int open_meeting(struct nodes *n, uv_loop_t *loop,
             "the endpoint %s is a loopback address: nodes on other hosts "
             "cannot reach it",
             set->host);
-    if (is_static_host) {
+    if (is_typed) {
         meeting->agent_cb = adopt;
         meeting->agent_arg = n;
     }
     meeting->access = n->store_access;
-    rc = meeting_open(meeting, loop, listen_host,
-        is_static_host ? set->port : 0, true, job->nproc, nfds, e);
+    rc = meeting_open(meeting, loop, listen_host, is_typed ? set->port : 0,
+        job->has_agent_store, job->nproc, nfds, e);
     if (rc < 0 || (set->is_static && !is_static_host))
         return rc;
-    if (!is_static_host)
-        return host_dynamic(n, meeting, job, run_id, listen_host, ep, e);
+    if (!is_typed)
+        return host_apart(n, meeting, job, run_id, listen_host, ep, e);
     say_who_may_connect(n, set, ep);
     rc = create_coordinator(n, meeting->poller, job, run_id);
     return rc < 0 ? err_set(e, rc, "the coordinator: %s", strerror(-rc)) : 0;

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -411,15 +412,27 @@ static int check_nodes(struct rdzv_options *r, bool is_file,
             "%s='%s' without %s: the nodes meet at 127.0.0.1, which is another "
             "place on each host",
             where.text, o->nnodes, options_where(o, &o->master_addr).text);
-    if (o->has_no_agent_store)
-        return err_set(e, -EINVAL, "%s is for jobs of one node",
-            options_where(o, &o->has_no_agent_store).text);
     if (r->master_port == 0)
         return err_set(e, -EINVAL,
             "%s='%s': port 0 is one that the kernel chooses, which the other "
             "nodes cannot know; give a port",
             where.text, o->nnodes);
     return 0;
+}
+
+/* Dynamic: only the order of the nodes depends on it. Slurm's is there where
+ * srun has started crun on each of them. */
+static int order_key(const struct options *o)
+{
+    const char *slurm = getenv("SLURM_NODEID");
+    int64_t id;
+
+    if (options_source(o, &o->node_rank) != OPTION_FROM_DEFAULT)
+        return (int)o->node_rank;
+    if (slurm == NULL || text_to_i64(slurm, &id) < 0 || id < 0 ||
+        id > INT32_MAX)
+        return -1;
+    return (int)id;
 }
 
 static void set_endpoint(
@@ -469,8 +482,7 @@ int rdzv_options_read(
         r->min_nodes = r->max_nodes; /* as torchrun has it */
     } else {
         set_endpoint(r, ep.host, r->master_port, false);
-        if (options_source(o, &o->node_rank) != OPTION_FROM_DEFAULT)
-            r->node_rank = (int)o->node_rank;
+        r->node_rank = order_key(o);
     }
     return check_nodes(r, is_file, o, e);
 }

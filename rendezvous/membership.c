@@ -1,6 +1,7 @@
 /* See membership.h. */
-#define HASH_NONFATAL_OOM 1 /* an element without memory is not in the table   \
-                             */
+#define HASH_NONFATAL_OOM                                                      \
+    1 /* an element without memory is not in the table                         \
+       */
 #include "rendezvous/membership.h"
 
 #include <ctype.h>
@@ -369,8 +370,8 @@ static int start(struct membership *ms, uint64_t now_ns)
         .round_id = ms->round_id,
         .restart_count = ms->restart_count,
         .group_world_size = ms->group_size,
-        .master_port =
-            set->is_static ? set->master_port : ms->group[0].m->store_port};
+        .master_port = set->master_port != 0 ? set->master_port
+                                             : ms->group[0].m->store_port};
     int nroles = 0;
 
     if (roles == NULL)

@@ -69,7 +69,7 @@ struct membership_settings {
     uint64_t id; /* of this coordinator: random */
     /* static: where every round's store is */
     char master_addr[NODE_HOST_MAX];
-    int master_port;
+    int master_port; /* 0: at the port of group rank 0, as else */
 };
 
 enum membership_phase {

@@ -69,6 +69,7 @@ struct store_port {
     struct stranger *strangers; /* the oldest first */
     size_t nstrangers;
     struct peer_log complaints;
+    bool has_told_no_store;
     char refused[ACCESS_TEXT_SIZE]; /* who was told of last */
     uint64_t refused_ns; /* and when */
 };
@@ -115,6 +116,20 @@ static void refuse_unknown(struct stranger *st, const uint8_t *head, size_t len)
             i > 0 ? " " : "", head[i]);
     snprintf(reason + n, sizeof(reason) - (size_t)n, ")");
     stranger_refuse(st, reason);
+}
+
+/* Clients are patient; agents of torchrun are clients, and wait in vain. */
+static void tell_no_store(const struct stranger *st)
+{
+    struct store_port *port = st->port;
+
+    log_debug("store", "closed a client: no store is open");
+    if (port->options.agent_cb == NULL || port->has_told_no_store)
+        return;
+    port->has_told_no_store = true;
+    peer_log_warn(&port->complaints, st->item.fd,
+        "closed a TCPStore client, as no store is open here; if that is "
+        "torchrun on another node: use crun on every node");
 }
 
 /* Whether a client may have the store; if not, it is closed. */
@@ -166,7 +181,7 @@ static void stranger_recognise(
         /* Between two stores nobody is told off: the nodes of the next one
          * may not be known yet. */
         if (port->store == NULL) {
-            log_debug("store", "closed a client: no store is open");
+            tell_no_store(st);
             stranger_close(st);
         } else if (let_in(st)) {
             store_server_adopt(

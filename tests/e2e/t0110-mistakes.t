@@ -68,7 +68,7 @@ cases='2|unknown option --nosuch|--nosuch ./w
 1|192\.0\.2\.1|--master_addr 192.0.2.1 ./w
 1|no-such-host\.invalid|--master_addr no-such-host.invalid ./w'
 ncases=$(wc -l <<<"$cases")
-plan $((4 * ncases + 8))
+plan $((4 * ncases + 6))
 
 while IFS='|' read -r want named args; do
     # shellcheck disable=SC2086 # words are meant
@@ -99,6 +99,3 @@ run env TORCHELASTIC_ENABLE_FILE_TIMER=1 "$CRUN" ./w
 is "$status" 1 "a file timer is refused"
 like "$err" 'error: TORCHELASTIC_ENABLE_FILE_TIMER=1: .*unset it' \
     "by name, with what to do"
-run "$CRUN" --nnodes 2 --master_addr h --no_agent_store ./w
-is "$status" 2 "several nodes need the agents' store"
-like "$err" "^crun: error: --no_agent_store is for jobs of one node" "which is said"

@@ -2,7 +2,7 @@
 # dynamic, and what reaches all of them.
 . "${BASH_SOURCE[0]%/*}/tap.sh"
 . "${BASH_SOURCE[0]%/*}/agents.sh"
-plan 43
+plan 55
 cd "$TMP"
 export OMP_NUM_THREADS=1
 
@@ -44,6 +44,14 @@ is "$(cat b.out a.out | sort)" "0/3 0/2 0/2 0/2 y 0 127.0.0.1 127.0.0.1
 2/3 0/1 1/2 0/1 x 0 127.0.0.1 127.0.0.1" \
     "NODE-03 dynamic: node_rank is the order; roles and counts may differ"
 
+dynamic
+SLURM_NODEID=7 agent a "${job[@]}" --nnodes 3 sh -c 'echo $RANK'
+SLURM_NODEID=5 agent b "${job[@]}" --nnodes 3 sh -c 'echo $RANK'
+SLURM_NODEID=9 agent c "${job[@]}" --nnodes 3 --node_rank 6 sh -c 'echo $RANK'
+ends a b c
+is "$codes $(cat b.out c.out a.out | paste -sd,)" "0 0 0 0,1,2" \
+    "without a node rank Slurm's number of the node is the order"
+
 # --- A store for all ---------------------------------------------------------
 
 dynamic
@@ -51,6 +59,20 @@ agent a "${job[@]}" --nnodes 2 --nproc_per_node 2 "$BUILD/examples/hello"
 agent b "${job[@]}" --nnodes 2 --nproc_per_node 2 "$BUILD/examples/hello"
 ends a b
 is "$codes" "0 0" "workers of two nodes meet at one store"
+agent a "${job[@]}" --nnodes 2 --nproc_per_node 2 --no_agent_store "$BUILD/examples/hello"
+agent b "${job[@]}" --nnodes 2 --nproc_per_node 2 --no_agent_store "$BUILD/examples/hello"
+ends a b
+is "$codes $(cat a.out b.out)" "0 0 sum of 4 ranks: 6" \
+    "or where rank 0 hosts it (--no_agent_store)"
+fixed
+for n in 0 1; do
+    # shellcheck disable=SC2016
+    agent $n "${job[@]}" --nnodes 2 --node_rank $n --no_agent_store sh -c \
+        'echo $TORCHELASTIC_USE_AGENT_STORE; exec "$0"' "$BUILD/examples/hello"
+done
+ends 0 1
+is "$codes $(cat 0.out 1.out | sort | paste -sd,)" "0 0 False,False,sum of 2 ranks: 1" \
+    "and likewise with a static job"
 
 # --- Failures ----------------------------------------------------------------
 
@@ -196,3 +218,33 @@ ends a
 is "$codes" 1 "K8S-01 a name that never comes"
 like "$(cat a.err)" 'nosuch.invalid port 29500 cannot be reached within 1 s: .*(unknown|not known|failure|family)' \
     "K8S-01 the resolver's message is told"
+
+# --- Mixed clusters ----------------------------------------------------------
+
+port=$(free_port)
+agent store --master_port "$port" sh -c 'until [ -e over ]; do sleep 0.02; done'
+wait_for 10 listens
+for args in "--node_rank 1 --master_addr 127.0.0.1 --master_port $port" \
+    "--rdzv_backend c10d --rdzv_conf is_host=0 --rdzv_endpoint 127.0.0.1:$port"; do
+    # shellcheck disable=SC2086
+    agent a --nnodes 2 $args true
+    ends a
+    is "$codes" 1 "an endpoint that is a TCPStore"
+    like "$(cat a.err)" "at 127.0.0.1 port $port there is no coordinator but a TCPStore, .* use crun on every node" \
+        "is known as one at once"
+done
+touch over
+ends store
+is "$codes" 0 "and is not disturbed"
+
+for how in dynamic fixed; do
+    $how
+    agent a "${job[@]}" --nnodes 2 --node_rank 0 true
+    wait_for 10 listens
+    MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 1 "$HELPERS/store_mark" key >/dev/null 2>&1
+    agent b "${job[@]}" --nnodes 2 --node_rank 1 true
+    ends a b
+    is "$codes" "0 0" "a TCPStore client at the coordinator's port ($how)"
+    is "$(grep -c 'no store is open here; if that is torchrun on another node: use crun' a.err)" 1 \
+        "is told of, once"
+done

@@ -100,8 +100,6 @@ static const struct {
     {"--nnodes 11111111111111111111111111111:1", {"--nnodes='1111"}},
     {"--nnodes 2 --rdzv_backend c10d",
         {"--nnodes='2'", "--rdzv_endpoint is needed"}},
-    {"--nnodes 2 --no_agent_store --master_addr h",
-        {"--no_agent_store", "one node"}},
     {"--nnodes 1:2 --rdzv_backend c10d --rdzv_conf store_type=file "
      "--rdzv_endpoint /f",
         {"store_type=file", "host and port"}},
