@@ -135,7 +135,8 @@ static int create_coordinator(struct nodes *n, struct poller *p,
         .restart_delay_max_ms = job->restart_delay_max_ms,
         .crash_loop_count = job->crash_loop_count,
         .crash_loop_ms = job->crash_loop_ms,
-        .master_port = job->has_agent_store ? job->master_port : 0};
+        .master_port =
+            set->is_static && job->has_agent_store ? job->master_port : 0};
 
     snprintf(m.run_id, sizeof(m.run_id), "%s", run_id);
     snprintf(m.master_addr, sizeof(m.master_addr), "%s", job->master_addr);
