@@ -49,17 +49,15 @@ struct coordinator {
     bool has_told; /* that there is no secret */
     struct ring jobs; /* else there is one, from the start to the end */
     int njobs;
-    struct ring nodes;
+    struct ring nodes; /* that are let in */
+    struct ring strangers; /* that are not, the oldest first */
     struct poller_item timer;
     uint64_t due_ns; /* what the timer is set to */
-    int nstrangers;
     char own_addr[NODE_ADDR_MAX]; /* as other hosts see this one; "" unknown */
 };
 
 static void node_close(struct node *n)
 {
-    if (n->member == NULL)
-        n->coordinator->nstrangers--;
     ring_remove(&n->link);
     node_conn_close(n->conn);
     free(n);
@@ -175,14 +173,10 @@ static struct job *find_job(
 
 static uint64_t oldest_stranger_due(const struct coordinator *c)
 {
-    for (struct ring *r = c->nodes.next; c->nstrangers > 0 && r != &c->nodes;
-         r = r->next) {
-        const struct node *n = RING_OBJECT(r, struct node, link);
-
-        if (n->member == NULL)
-            return n->since_ns + STRANGER_MS * CLOCK_NS_PER_MS;
-    }
-    return UINT64_MAX;
+    return ring_is_empty(&c->strangers)
+               ? UINT64_MAX
+               : RING_OBJECT(c->strangers.next, struct node, link)->since_ns +
+                     STRANGER_MS * CLOCK_NS_PER_MS;
 }
 
 static void set_timer(struct coordinator *c)
@@ -220,14 +214,8 @@ static void timer_ready_cb(struct poller_item *item, uint32_t events)
     if (read(item->fd, &times, sizeof(times)) < 0)
         return;
     c->due_ns = UINT64_MAX;
-    for (struct ring *r = c->nodes.next; r != &c->nodes; r = next) {
-        struct node *n = RING_OBJECT(r, struct node, link);
-
-        next = r->next;
-        if (n->member == NULL &&
-            now >= n->since_ns + STRANGER_MS * CLOCK_NS_PER_MS)
-            node_close(n);
-    }
+    while (now >= oldest_stranger_due(c))
+        node_close(RING_OBJECT(c->strangers.next, struct node, link));
     for (struct ring *r = c->jobs.next; r != &c->jobs; r = next) {
         struct job *job = RING_OBJECT(r, struct job, link);
 
@@ -265,7 +253,6 @@ static void drop_cb(void *arg, struct member *m)
         "not do its part",
         m->host, m->pid);
     n->member = NULL;
-    c->nstrangers++;
     node_close(n);
 }
 
@@ -284,7 +271,6 @@ static void ended_cb(void *arg, const char *why)
                 n->member->host, n->member->pid, why);
         membership_lost(&job->membership, n->member, why, clock_now_ns());
         n->member = NULL;
-        c->nstrangers++;
         job_check(job);
     }
     node_close(n);
@@ -304,7 +290,7 @@ static void learn_own_addr(struct coordinator *c, const char *own)
     for (struct ring *r = c->nodes.next; r != &c->nodes; r = r->next) {
         struct member *m = RING_OBJECT(r, struct node, link)->member;
 
-        if (m != NULL && is_loopback(m->addr))
+        if (is_loopback(m->addr))
             memcpy(m->addr, own, sizeof(m->addr));
     }
 }
@@ -373,7 +359,8 @@ static int let_in(struct node *n, const struct node_msg *msg, struct err *e)
         job_check(job);
         return -EINVAL;
     }
-    c->nstrangers--;
+    ring_remove(&n->link);
+    ring_add_last(&c->nodes, &n->link);
     log_debug("coordinator", "node %s (pid %d) has joined job '%s' from %s",
         msg->host, msg->pid, msg->run_id, addr);
     return 0;
@@ -437,8 +424,7 @@ void coordinator_adopt(
         free(n);
         return;
     }
-    ring_add_last(&c->nodes, &n->link);
-    c->nstrangers++;
+    ring_add_last(&c->strangers, &n->link);
     if (greet(n) < 0)
         node_close(n);
     set_timer(c);
@@ -469,6 +455,7 @@ int coordinator_create(struct coordinator **out, struct poller *p,
     c->is_open = settings == NULL;
     ring_init(&c->jobs);
     ring_init(&c->nodes);
+    ring_init(&c->strangers);
     if (!c->is_open && job_create(c, settings) == NULL) {
         coordinator_destroy(c);
         return -ENOMEM;
@@ -485,6 +472,8 @@ void coordinator_destroy(struct coordinator *c)
         return;
     while (!ring_is_empty(&c->nodes))
         node_close(RING_OBJECT(c->nodes.next, struct node, link));
+    while (!ring_is_empty(&c->strangers))
+        node_close(RING_OBJECT(c->strangers.next, struct node, link));
     fd = c->timer.fd;
     poller_remove(c->poller, &c->timer);
     close(fd);

@@ -334,12 +334,14 @@ static void begin(struct membership *ms, int ncandidates, uint64_t now_ns)
     send_to(ms, group[0].m, &msg);
 }
 
-/* How many workers each role has so far. */
+/* How many workers a role has, and how many of those are placed. */
 struct role_count {
     const char *role;
     int n;
+    int nplaced;
 };
 
+/* Jobs have few roles, mostly one. */
 static struct role_count *find_role(
     struct role_count *roles, int *nroles, const char *role)
 {
@@ -348,16 +350,6 @@ static struct role_count *find_role(
             return &roles[i];
     roles[*nroles] = (struct role_count){.role = role};
     return &roles[(*nroles)++];
-}
-
-static int count_role(const struct membership *ms, const char *role)
-{
-    int n = 0;
-
-    for (int i = 0; i < ms->group_size; i++)
-        if (strcmp(ms->group[i].m->role, role) == 0)
-            n += ms->group[i].m->nproc;
-    return n;
 }
 
 /* The store is open: everybody starts. */
@@ -378,25 +370,25 @@ static int start(struct membership *ms, uint64_t now_ns)
         return -ENOMEM;
     snprintf(msg.master_addr, sizeof(msg.master_addr), "%s",
         set->is_static ? set->master_addr : ms->group[0].m->addr);
-    for (int i = 0; i < ms->group_size; i++)
-        msg.world_size += ms->group[i].m->nproc;
+    for (int i = 0; i < ms->group_size; i++) {
+        const struct member *m = ms->group[i].m;
+
+        msg.world_size += m->nproc;
+        find_role(roles, &nroles, m->role)->n += m->nproc;
+    }
     ms->round_ns = now_ns;
     enter(ms, MEMBERSHIP_RUNNING, now_ns);
     for (int i = 0; i < ms->group_size; i++) {
         struct member *m = ms->group[i].m;
-        int known = nroles;
         struct role_count *role = find_role(roles, &nroles, m->role);
 
-        /* Jobs have few roles, mostly one. */
-        if (nroles > known || msg.role_world_size == 0 || i == 0 ||
-            strcmp(m->role, ms->group[i - 1].m->role) != 0)
-            msg.role_world_size = count_role(ms, m->role);
         msg.group_rank = i;
-        msg.role_rank_base = role->n;
+        msg.role_world_size = role->n;
+        msg.role_rank_base = role->nplaced;
         memcpy(msg.addr, m->addr, sizeof(msg.addr));
         send_to(ms, m, &msg);
         msg.rank_base += m->nproc;
-        role->n += m->nproc;
+        role->nplaced += m->nproc;
     }
     free(roles);
     return 0;

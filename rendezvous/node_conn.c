@@ -10,8 +10,9 @@
 #include <unistd.h>
 
 #define READ_SIZE 16384
-/* Frames that the other side has not read. */
-#define QUEUE_MAX ((size_t)256 * 1024)
+/* Frames that the other side has not read: one may be told of the addresses of
+ * all the others at once. */
+#define QUEUE_MAX ((size_t)32 * 1024 * 1024)
 
 struct node_conn {
     struct poller_item item;
