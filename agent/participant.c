@@ -81,9 +81,11 @@ static void finish_when_ended(struct participant *p, const struct node_msg *why)
 
 /* --- What is heard ------------------------------------------------------ */
 
-/* Everything that the coordinator may not have heard, or another one did. */
+/* Everything that the coordinator may not have heard, or another one did. That
+ * one may give the number of a round that never began once more. */
 static void on_welcome(struct participant *p, uint64_t now_ns)
 {
+    p->peers_round = -1;
     if (is_in_round(p) && !p->is_done && p->has_failure)
         send_failure(p, now_ns);
     if (p->state == PARTICIPANT_ENDED && !p->is_done)

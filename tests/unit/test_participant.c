@@ -252,6 +252,20 @@ START_TEST(peers_of_a_round_replace_those_of_the_one_before)
 }
 END_TEST
 
+/* One that did not know of the round that was about to begin gives its number
+ * once more. */
+START_TEST(peers_of_another_coordinator_replace_those_of_the_one_before)
+{
+    hear_peers(0, "a b");
+    expect("only:a b");
+    come_back();
+    hear_peers(0, "c");
+    expect("only:c");
+    hear_peers(0, "d");
+    expect("also:d");
+}
+END_TEST
+
 /* --- Rounds ------------------------------------------------------------- */
 
 START_TEST(round_is_ignored_while_one_runs)
@@ -599,6 +613,8 @@ int main(void)
     tcase_add_test(t, store_is_new_for_each_round);
     tcase_add_test(t, node_that_cannot_open_a_store_gives_up);
     tcase_add_test(t, peers_of_a_round_replace_those_of_the_one_before);
+    tcase_add_test(
+        t, peers_of_another_coordinator_replace_those_of_the_one_before);
     tcase_add_test(t, round_is_ignored_while_one_runs);
     tcase_add_loop_test(
         t, round_that_is_over_elsewhere_ends_the_workers_once, 0, 2);
