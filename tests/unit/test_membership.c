@@ -17,7 +17,9 @@ struct node {
     struct member *m;
     struct node_msg last;
     int told[NODE_MSG_COUNT];
+    int ntold;
     bool is_dropped;
+    char peers[8192]; /* all pieces of NODE_PEERS, with blanks around each */
 };
 
 static struct membership ms;
@@ -33,6 +35,10 @@ static void send_cb(void *arg, struct member *m, const struct node_msg *msg)
     (void)arg;
     n->last = *msg;
     n->told[msg->kind]++;
+    n->ntold++;
+    if (msg->kind == NODE_PEERS)
+        snprintf(n->peers + strlen(n->peers),
+            sizeof(n->peers) - strlen(n->peers), " %s ", msg->addrs);
 }
 
 static void drop_cb(void *arg, struct member *m)
@@ -90,6 +96,32 @@ static struct node_msg join_of(int i, const char *host)
     return join;
 }
 
+/* What is counted up and down, counted anew after every event. */
+static void recount(void)
+{
+    int nmembers = 0, ncandidates = 0, nactive = 0, nawaited = 0;
+
+    for (struct ring *r = ms.members.next; r != &ms.members; r = r->next) {
+        const struct member *m = RING_OBJECT(r, struct member, link);
+
+        nmembers++;
+        ncandidates += m->state == MEMBER_WAITING && !m->is_leaving;
+    }
+    ck_assert_int_eq(ms.nmembers, nmembers);
+    ck_assert_int_eq(ms.ncandidates, ncandidates);
+    for (int i = 0; i < ms.group_size; i++) {
+        const struct place *place = &ms.group[i];
+
+        nawaited += place->is_awaited;
+        nactive += place->is_awaited ||
+                   (place->m != NULL && place->m->state == MEMBER_ACTIVE);
+    }
+    ck_assert_int_eq(ms.nawaited, nawaited);
+    if (ms.phase == MEMBERSHIP_PREPARING || ms.phase == MEMBERSHIP_RUNNING ||
+        ms.phase == MEMBERSHIP_STOPPING)
+        ck_assert_int_eq(ms.nactive, nactive);
+}
+
 static bool join_as(int i, const struct node_msg *join)
 {
     char addr[32];
@@ -97,6 +129,7 @@ static bool join_as(int i, const struct node_msg *join)
     snprintf(addr, sizeof(addr), "10.0.0.%d", i);
     nodes[i] = (struct node){0};
     nodes[i].m = membership_join(&ms, &nodes[i], join, addr, now, &refusal);
+    recount();
     return nodes[i].m != NULL;
 }
 
@@ -117,6 +150,7 @@ static void say(int i, struct node_msg msg)
     if (msg.kind != NODE_PING)
         msg.round = ms.round;
     ck_assert_int_eq(membership_message(&ms, nodes[i].m, &msg, now), 0);
+    recount();
 }
 
 static void lose(int i)
@@ -125,6 +159,7 @@ static void lose(int i)
 
     nodes[i].m = NULL;
     membership_lost(&ms, m, "connection reset", now);
+    recount();
 }
 
 /* Time passes as a shell would let it: those who live say so. */
@@ -142,6 +177,7 @@ static void pass(uint64_t ms_more)
             break;
         now = due > now ? due : now;
         membership_tick(&ms, now);
+        recount();
     }
     now = until;
 }
@@ -703,6 +739,689 @@ START_TEST(NODE_06_after_the_end_nobody_is_let_in)
 }
 END_TEST
 
+/* --- Coming back -------------------------------------------------------- */
+
+#define ROUND_ID 7000
+
+/* What an agent says that is in that round, with its number as group rank. */
+static struct node_msg back_of(int i, int round, int size)
+{
+    struct node_msg msg;
+    char host[32];
+
+    snprintf(host, sizeof(host), "node%d", i);
+    msg = join_of(i, host);
+    msg.part = NODE_PART_OPEN;
+    msg.round = round;
+    msg.round_id = ROUND_ID + (uint64_t)round;
+    msg.group_rank = i;
+    msg.group_world_size = size;
+    return msg;
+}
+
+static void come_back(int i, const struct node_msg *msg)
+{
+    ck_assert_msg(join_as(i, msg), "%s", refusal.msg);
+    ck_assert_int_eq(nodes[i].told[NODE_WELCOME], 1);
+}
+
+static void back(int i, int round, int size)
+{
+    struct node_msg msg = back_of(i, round, size);
+
+    come_back(i, &msg);
+}
+
+/* Of the round and with the number that it has at this coordinator. */
+static struct node_msg now_of(int i)
+{
+    struct node_msg msg = back_of(i, ms.round, ms.group_size);
+
+    msg.round_id = ms.round_id;
+    msg.restart_count = msg.round_restart_count = ms.restart_count;
+    msg.group_rank = nodes[i].m->group_rank;
+    return msg;
+}
+
+static void only_welcome(int i)
+{
+    ck_assert_int_eq(nodes[i].told[NODE_WELCOME], 1);
+    ck_assert_int_eq(nodes[i].ntold, 1);
+}
+
+static uint64_t return_ms(void)
+{
+    return settings.keep_alive_ms * (uint64_t)settings.keep_alive_attempts +
+           MEMBERSHIP_RETURN_MS;
+}
+
+START_TEST(nobody_notices_who_comes_back_in_time)
+{
+    static const int order[] = {2, 0, 1};
+
+    begin(2, 3);
+    for (int i = 0; i < 3; i++) {
+        struct node_msg msg = back_of(order[i], 4, 3);
+
+        msg.restart_count = msg.round_restart_count = 1;
+        come_back(order[i], &msg);
+        ck_assert_int_eq(ms.phase, MEMBERSHIP_RUNNING);
+        pass(return_ms() / 4);
+    }
+    pass(3600 * 1000);
+    for (int i = 0; i < 3; i++)
+        only_welcome(i);
+    ck_assert_int_eq(ms.round, 4);
+    ck_assert_int_eq(ms.restart_count, 1);
+    /* The job goes on from there: this was the last restart. */
+    failed(1, 2, EXIT_STATUS(1));
+    ck_assert_int_eq(nodes[0].last.kind, NODE_FAILED);
+    for (int i = 0; i < 3; i++)
+        ended(i, i == 1 ? NODE_HAS_FAILED : NODE_STOPPED);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_CLOSED);
+    ck_assert_int_eq(nodes[0].told[NODE_VERDICT], 1);
+}
+END_TEST
+
+START_TEST(those_who_have_succeeded_say_so_again)
+{
+    begin(2, 2);
+    back(1, 0, 2);
+    ended(1, NODE_SUCCEEDED);
+    back(0, 0, 2);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_RUNNING);
+    ended(0, NODE_SUCCEEDED);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(nodes[i].last.kind, NODE_CLOSED);
+        ck_assert_int_eq(nodes[i].last.result, 0);
+    }
+}
+END_TEST
+
+START_TEST(who_does_not_come_back_is_lost)
+{
+    begin(2, 3);
+    back(1, 4, 3);
+    pass(1000); /* the time is that of the first one */
+    back(0, 4, 3);
+    pass(return_ms() - 1001);
+    only_welcome(0);
+    only_welcome(1);
+    pass(1);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(nodes[i].told[NODE_FAILED], 1);
+        ck_assert_int_eq(nodes[i].last.rank, -1);
+        ck_assert_int_eq(nodes[i].last.round, 4);
+        ck_assert_str_eq(nodes[i].last.host, "with group rank 2");
+        ended(i, NODE_STOPPED);
+    }
+    pass(MEMBERSHIP_SETTLE_MS);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(nodes[i].told[NODE_VERDICT], 1);
+        ck_assert_int_eq(nodes[i].last.restart_count, 1);
+    }
+    pass(settings.last_call_ms - 1); /* it is missed */
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_GATHERING);
+    pass(1);
+    ready(0);
+    ck_assert_int_eq(nodes[1].last.round, 5);
+    ck_assert_int_eq(nodes[1].last.restart_count, 1);
+    ck_assert_int_eq(nodes[1].last.group_world_size, 2);
+}
+END_TEST
+
+/* One that did not hear of the round's beginning is there, though it cannot
+ * say that it is. */
+START_TEST(who_waits_elsewhere_is_not_lost)
+{
+    begin(3, 3);
+    back(0, 4, 3);
+    back(2, 4, 3);
+    join(1);
+    pass(return_ms() - 1);
+    for (int i = 0; i < 3; i++)
+        only_welcome(i);
+    pass(1);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_STOP);
+    ck_assert_int_eq(nodes[2].last.kind, NODE_STOP);
+    only_welcome(1);
+    ended(0, NODE_STOPPED);
+    ended(2, NODE_STOPPED);
+    ready(0);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(nodes[i].last.kind, NODE_ROUND);
+        ck_assert_int_eq(nodes[i].last.round, 5);
+        ck_assert_int_eq(nodes[i].last.restart_count, 0);
+        ck_assert_int_eq(nodes[i].told[NODE_FAILED], 0);
+        ck_assert_int_eq(nodes[i].told[NODE_VERDICT], 0);
+    }
+    ck_assert_int_eq(nodes[2].last.group_rank, 2);
+}
+END_TEST
+
+/* The verdict was told to one node, and the last restart consumed by it. */
+static struct node_msg done_of(int i, int size)
+{
+    struct node_msg msg = back_of(i, 4, size);
+
+    msg.part = NODE_PART_DONE;
+    msg.restart_count = settings.max_restarts;
+    msg.round_restart_count = settings.max_restarts - 1;
+    return msg;
+}
+
+START_TEST(restart_is_not_counted_by_two_coordinators)
+{
+    struct node_msg done, open;
+    bool is_done_first = _i == 0;
+
+    begin(2, 2);
+    done = done_of(0, 2);
+    open = back_of(1, 4, 2);
+    open.restart_count = open.round_restart_count = settings.max_restarts - 1;
+    if (is_done_first)
+        come_back(0, &done);
+    come_back(1, &open);
+    failed(1, 2, EXIT_STATUS(1));
+    ended(1, NODE_HAS_FAILED);
+    if (!is_done_first)
+        come_back(0, &done);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ck_assert_int_eq(nodes[1].told[NODE_VERDICT], 1);
+    ready(0);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(nodes[i].last.round, 5);
+        ck_assert_int_eq(nodes[i].last.restart_count, settings.max_restarts);
+    }
+    /* A failure of the next one counts. */
+    failed(0, 0, EXIT_STATUS(1));
+    ended(0, NODE_HAS_FAILED);
+    ended(1, NODE_STOPPED);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_CLOSED);
+    ck_assert_int_eq(nodes[0].last.result, 1);
+}
+END_TEST
+
+START_TEST(node_that_was_lost_before_is_not_counted_again)
+{
+    struct node_msg msg;
+
+    begin(1, 2);
+    msg = done_of(0, 2);
+    come_back(0, &msg);
+    pass(return_ms() + MEMBERSHIP_SETTLE_MS + settings.last_call_ms);
+    ready(0);
+    ck_assert_int_eq(nodes[0].last.restart_count, settings.max_restarts);
+}
+END_TEST
+
+START_TEST(round_that_all_are_through_with_is_followed_by_the_next)
+{
+    begin(2, 3);
+    for (int i = 0; i < 3; i++) {
+        struct node_msg msg = done_of(i, 3);
+
+        come_back(i, &msg);
+    }
+    ready(0);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(nodes[i].told[NODE_STOP], 0);
+        ck_assert_int_eq(nodes[i].last.group_rank, i);
+        ck_assert_int_eq(nodes[i].last.round, 5);
+        ck_assert_int_eq(nodes[i].last.restart_count, settings.max_restarts);
+    }
+}
+END_TEST
+
+START_TEST(failure_is_told_to_those_who_come_back_later)
+{
+    begin(3, 3);
+    back(0, 4, 3);
+    failed(0, 1, EXIT_STATUS(1));
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_STOPPING);
+    for (int i = 1; i < 3; i++) {
+        back(i, 4, 3);
+        ck_assert_int_eq(nodes[i].ntold, 2);
+        ck_assert_int_eq(nodes[i].last.kind, NODE_FAILED);
+        ck_assert_int_eq(nodes[i].last.round, 4);
+        ck_assert_int_eq(nodes[i].last.rank, 1);
+        ended(i, NODE_STOPPED);
+        pass(MEMBERSHIP_SETTLE_MS);
+        ck_assert_int_eq(nodes[i].told[NODE_VERDICT], 0);
+    }
+    ended(0, NODE_HAS_FAILED);
+    ck_assert_int_eq(nodes[2].told[NODE_VERDICT], 1);
+    ready(0);
+    ck_assert_int_eq(nodes[2].last.restart_count, 1);
+}
+END_TEST
+
+START_TEST(stop_is_told_to_those_who_come_back_later)
+{
+    begin(1, 2);
+    back(0, 4, 2);
+    say(0, (struct node_msg){.kind = NODE_LEAVE, .text = "SIGTERM"});
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_STOPPING);
+    ended(0, NODE_STOPPED);
+    lose(0);
+    back(1, 4, 2);
+    ck_assert_int_eq(nodes[1].ntold, 2);
+    ck_assert_int_eq(nodes[1].last.kind, NODE_STOP);
+    ck_assert_int_eq(nodes[1].last.round, 4);
+    ended(1, NODE_STOPPED);
+    ready(1);
+    ck_assert_int_eq(nodes[1].last.restart_count, 0);
+    ck_assert_int_eq(nodes[1].last.world_size, 2);
+}
+END_TEST
+
+/* Workers that belong to no round of this job: they end before their node
+ * gets others. */
+static void assert_stale(int i, int round)
+{
+    ck_assert_int_eq(nodes[i].ntold, 2);
+    ck_assert_int_eq(nodes[i].last.kind, NODE_STOP);
+    ck_assert_int_eq(nodes[i].last.round, round);
+    ck_assert_int_eq(nodes[i].m->state, MEMBER_STALE);
+}
+
+START_TEST(node_of_an_older_round_ends_its_workers_first)
+{
+    struct node_msg stop = {.kind = NODE_ENDED, .round = 3};
+
+    begin(2, 3);
+    back(0, 4, 2);
+    back(1, 4, 2);
+    back(2, 3, 3);
+    assert_stale(2, 3);
+    only_welcome(0);
+    ck_assert_int_eq(membership_message(&ms, nodes[2].m, &stop, now), 0);
+    recount();
+    ck_assert_int_eq(nodes[2].m->state, MEMBER_WAITING);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_STOP); /* there is room */
+    ended(0, NODE_STOPPED);
+    ended(1, NODE_STOPPED);
+    ready(0);
+    ck_assert_int_eq(nodes[2].last.group_rank, 2);
+    ck_assert_int_eq(nodes[2].last.round, 5);
+    ck_assert_int_eq(nodes[2].last.restart_count, 0);
+}
+END_TEST
+
+START_TEST(rounds_of_one_number_are_told_apart)
+{
+    struct node_msg msg;
+
+    begin(2, 2);
+    msg = back_of(1, 4, 2);
+    msg.round_id++;
+    back(0, 4, 2);
+    come_back(1, &msg);
+    assert_stale(1, 4);
+    ck_assert_int_eq(ms.nawaited, 1);
+    ended(1, NODE_STOPPED);
+    only_welcome(0);
+    /* So it is here, and not lost. */
+    pass(return_ms());
+    ck_assert_int_eq(nodes[0].last.kind, NODE_STOP);
+    ended(0, NODE_STOPPED);
+    ready(0);
+    ck_assert_int_eq(nodes[1].last.round, 5);
+    ck_assert_int_eq(nodes[1].last.restart_count, 0);
+}
+END_TEST
+
+START_TEST(place_is_given_back_once)
+{
+    struct node_msg msg;
+
+    begin(2, 3);
+    back(0, 4, 2);
+    msg = back_of(1, 4, 2);
+    msg.group_rank = 0;
+    come_back(1, &msg);
+    assert_stale(1, 4);
+    ck_assert_ptr_eq(ms.group[0].m, nodes[0].m);
+}
+END_TEST
+
+START_TEST(stale_node_that_dies_is_missed_by_nobody)
+{
+    begin(2, 3);
+    start(3);
+    lose(2);
+    ended(0, NODE_STOPPED);
+    ended(1, NODE_STOPPED);
+    pass(MEMBERSHIP_SETTLE_MS + settings.last_call_ms);
+    ready(0);
+    back(2, 0, 3);
+    assert_stale(2, 0);
+    lose(2);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_RUNNING);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_ROUND);
+}
+END_TEST
+
+START_TEST(those_that_are_awaited_come_before_others)
+{
+    begin(1, _i);
+    back(0, 4, 2);
+    join(5);
+    only_welcome(0);
+    only_welcome(5);
+    back(1, 4, 2);
+    if (_i == 3) {
+        ck_assert_int_eq(nodes[0].last.kind, NODE_STOP);
+        ck_assert_int_eq(nodes[1].last.kind, NODE_STOP);
+        only_welcome(5);
+    } else {
+        only_welcome(0);
+        only_welcome(1);
+        ck_assert_int_eq(nodes[5].last.kind, NODE_PARKED);
+    }
+}
+END_TEST
+
+/* The last call for a round that was there already. */
+START_TEST(new_node_does_not_keep_the_round_from_going_on)
+{
+    begin(1, 3);
+    join(5);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_GATHERING);
+    pass(settings.last_call_ms - 1);
+    back(0, 4, 1);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_STOP); /* all are back */
+    ck_assert_int_eq(nodes[0].last.round, 4);
+    pass(60000);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_STOPPING);
+    ended(0, NODE_STOPPED);
+    ready(0);
+    ck_assert_int_eq(nodes[5].last.round, 5);
+}
+END_TEST
+
+/* --- The same agent over another connection ----------------------------- */
+
+START_TEST(connection_of_a_running_node_is_replaced)
+{
+    struct node_msg msg;
+
+    begin(2, 2);
+    start(2);
+    msg = now_of(1);
+    come_back(1, &msg);
+    ck_assert(nodes[1].is_dropped); /* the one before */
+    only_welcome(1);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_ROUND);
+    pass(3600 * 1000);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_RUNNING);
+    ended(0, NODE_SUCCEEDED);
+    ended(1, NODE_SUCCEEDED);
+    ck_assert_int_eq(nodes[1].last.kind, NODE_CLOSED);
+    ck_assert_int_eq(nodes[1].last.result, 0);
+}
+END_TEST
+
+START_TEST(connection_of_a_node_that_has_ended_is_replaced)
+{
+    struct node_msg msg;
+
+    begin(2, 2);
+    start(2);
+    ended(1, NODE_SUCCEEDED);
+    msg = now_of(1);
+    come_back(1, &msg);
+    only_welcome(1);
+    ended(0, NODE_SUCCEEDED);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_RUNNING);
+    ended(1, NODE_SUCCEEDED); /* which it says again */
+    ck_assert_int_eq(nodes[0].last.kind, NODE_CLOSED);
+    ck_assert_int_eq(nodes[0].last.result, 0);
+}
+END_TEST
+
+START_TEST(connection_is_replaced_while_the_round_is_stopped)
+{
+    struct node_msg msg;
+
+    begin(2, 2);
+    start(2);
+    msg = now_of(1);
+    failed(0, 0, EXIT_STATUS(1));
+    come_back(1, &msg);
+    ck_assert_int_eq(nodes[1].last.kind, NODE_FAILED);
+    ck_assert_int_eq(nodes[1].ntold, 2);
+    ended(0, NODE_HAS_FAILED);
+    ended(1, NODE_STOPPED);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ready(0);
+    ck_assert_int_eq(nodes[1].last.restart_count, 1);
+}
+END_TEST
+
+START_TEST(connection_is_replaced_while_the_store_is_opened)
+{
+    struct node_msg msg;
+
+    begin(2, 2);
+    join(0);
+    join(1);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_PREPARING);
+    msg = join_of(_i, _i == 0 ? "node0" : "node1");
+    come_back(_i, &msg);
+    ck_assert(nodes[_i].is_dropped);
+    ready(0);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(nodes[i].last.kind, NODE_ROUND);
+        ck_assert_int_eq(nodes[i].last.group_world_size, 2);
+        ck_assert_int_eq(nodes[i].last.restart_count, 0);
+        ck_assert_int_eq(nodes[i].told[NODE_FAILED], 0);
+    }
+}
+END_TEST
+
+START_TEST(connection_of_a_spare_is_replaced)
+{
+    struct node_msg msg;
+
+    begin(2, 2);
+    start(2);
+    join(4);
+    msg = join_of(4, "node4");
+    come_back(4, &msg);
+    ck_assert(nodes[4].is_dropped);
+    ck_assert_int_eq(nodes[4].last.kind, NODE_PARKED);
+    ck_assert_int_eq(ms.nmembers, 3);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_ROUND);
+}
+END_TEST
+
+START_TEST(static_node_keeps_its_rank_over_another_connection)
+{
+    struct node_msg msg;
+
+    settings.is_static = true;
+    begin(2, 2);
+    start(2);
+    msg = now_of(1);
+    msg.node_rank = 1;
+    come_back(1, &msg);
+    only_welcome(1);
+    msg.agent_id++;
+    refuse(&msg, "node rank 1 is already taken");
+}
+END_TEST
+
+/* --- Numbers ------------------------------------------------------------ */
+
+static const struct {
+    int round, restart_count, round_restart_count;
+} absurd[] = {
+    {-1, 0, 0},
+    {INT32_MIN, 0, 0},
+    {INT32_MAX, 0, 0},
+    {(1 << 30) + 1, 0, 0},
+    {0, -1, -1},
+    {0, INT32_MAX, 0},
+    {0, 0, 1},
+    {0, 1, -1},
+};
+
+START_TEST(absurd_numbers_are_refused)
+{
+    struct node_msg msg;
+
+    begin(1, 2);
+    msg = back_of(0, absurd[_i].round, 2);
+    msg.restart_count = absurd[_i].restart_count;
+    msg.round_restart_count = absurd[_i].round_restart_count;
+    refuse(&msg, "it was in round ");
+    msg.part = NODE_PART_DONE;
+    refuse(&msg, "it was in round ");
+    ck_assert_int_eq(ms.nmembers, 0);
+    ck_assert_int_eq(ms.round, -1);
+    ck_assert_int_eq(ms.last_round, -1);
+    msg.part = NODE_PART_NONE; /* then they mean nothing */
+    ck_assert(join_as(0, &msg));
+}
+END_TEST
+
+/* No round of this job: its workers end, and it waits. */
+START_TEST(nobody_can_make_sense_of_such_a_place)
+{
+    static const int places[][2] = {
+        {0, 0}, {0, 4}, {-1, 3}, {3, 3}, {INT32_MAX, INT32_MAX}};
+    struct node_msg msg;
+
+    begin(1, 3);
+    msg = back_of(0, 4, places[_i][1]);
+    msg.group_rank = places[_i][0];
+    come_back(0, &msg);
+    assert_stale(0, 4);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_GATHERING);
+    ended(0, NODE_STOPPED); /* whatever the number */
+    pass(settings.last_call_ms);
+    ready(0);
+    ck_assert_int_eq(nodes[0].last.round, 5);
+    /* The same of one that comes while a round is awaited. */
+    lose(0);
+    tear_down();
+    begin(1, 3);
+    back(1, 4, 3);
+    come_back(0, &msg);
+    if (places[_i][0] == 0) /* the size was told by the first */
+        ck_assert_int_eq(nodes[0].m->state, MEMBER_ACTIVE);
+    else
+        assert_stale(0, 4);
+}
+END_TEST
+
+START_TEST(numbers_of_rounds_never_go_back)
+{
+    struct node_msg msg;
+
+    begin(1, 2);
+    msg = back_of(2, 41, 3);
+    back(0, 4, 2);
+    back(1, 4, 2);
+    come_back(2, &msg);
+    assert_stale(2, 41);
+    failed(0, 0, EXIT_STATUS(1));
+    ended(0, NODE_HAS_FAILED);
+    ended(1, NODE_STOPPED);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ready(0);
+    ck_assert_int_eq(nodes[0].last.round, 42);
+    ck_assert_int_eq(nodes[1].last.round, 42);
+}
+END_TEST
+
+START_TEST(rounds_of_two_coordinators_have_other_ids)
+{
+    uint64_t ids[2];
+
+    for (int i = 0; i < 2; i++) {
+        settings.id = 1000 * (uint64_t)(i + 1);
+        begin(1, 1);
+        start(1);
+        ck_assert_int_eq(nodes[0].last.round, 0);
+        ids[i] = nodes[0].last.round_id;
+        tear_down();
+    }
+    ck_assert_uint_ne(ids[0], ids[1]);
+    begin(1, 1);
+}
+END_TEST
+
+/* --- Who may use the store ---------------------------------------------- */
+
+static void name_address(char *out, size_t size, int node, int k)
+{
+    snprintf(out, size, "2001:db8:%x::%x", node, k);
+}
+
+START_TEST(peers_are_all_addresses_of_all_nodes)
+{
+    char addr[64], want[80];
+
+    begin(NODES, NODES);
+    for (int i = 0; i < NODES; i++) {
+        struct node_msg msg = join_of(i, "h");
+        size_t len = 0;
+
+        /* Node 0 has declared no other one, the next ones more and more. */
+        for (int k = 0; k < 2 * i; k++) {
+            name_address(addr, sizeof(addr), i, k);
+            len += (size_t)snprintf(msg.addrs + len, sizeof(msg.addrs) - len,
+                "%s%s", k > 0 ? " " : "", addr);
+            ck_assert_uint_lt(len, sizeof(msg.addrs));
+        }
+        ck_assert(join_as(i, &msg));
+    }
+    ck_assert_int_gt(nodes[0].told[NODE_PEERS], 1);
+    ck_assert_uint_lt(strlen(nodes[0].peers), sizeof(nodes[0].peers) - 1);
+    for (int i = 0; i < NODES; i++) {
+        snprintf(want, sizeof(want), " 10.0.0.%d ", i);
+        ck_assert_ptr_nonnull(strstr(nodes[0].peers, want));
+        for (int k = 0; k < 2 * i; k++) {
+            name_address(addr, sizeof(addr), i, k);
+            snprintf(want, sizeof(want), " %s ", addr);
+            ck_assert_msg(strstr(nodes[0].peers, want) != NULL, "no%sin%s",
+                want, nodes[0].peers);
+        }
+        ck_assert_int_eq(nodes[i].told[NODE_PEERS] > 0, i == 0);
+    }
+    ck_assert_int_eq(nodes[0].last.kind, NODE_PREPARE);
+}
+END_TEST
+
+/* As long as they can be. */
+START_TEST(peers_fit_in_any_case)
+{
+    size_t total = 0;
+
+    begin(3, 3);
+    for (int i = 0; i < 3; i++) {
+        struct node_msg msg = join_of(i, "h");
+        char addr[NODE_ADDR_MAX];
+
+        memset(addr, 'a' + i, sizeof(addr) - 1);
+        addr[sizeof(addr) - 1] = '\0';
+        memset(msg.addrs, 'A' + i, sizeof(msg.addrs) - 1);
+        nodes[i] = (struct node){0};
+        nodes[i].m = membership_join(&ms, &nodes[i], &msg, addr, now, &refusal);
+        ck_assert_ptr_nonnull(nodes[i].m);
+    }
+    ck_assert_int_eq(nodes[0].told[NODE_PEERS], 6);
+    for (const char *p = nodes[0].peers; *p != '\0'; p++)
+        total += *p != ' ';
+    ck_assert_uint_eq(
+        total, 3 * (NODE_ADDR_MAX - 1) + 3 * (NODE_ADDRS_MAX - 1));
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("membership");
@@ -733,5 +1452,34 @@ int main(void)
     tcase_add_test(t, master_that_opens_no_store_is_lost);
     tcase_add_test(t, old_words_mean_nothing);
     tcase_add_test(t, NODE_06_after_the_end_nobody_is_let_in);
+    tcase_add_test(t, nobody_notices_who_comes_back_in_time);
+    tcase_add_test(t, those_who_have_succeeded_say_so_again);
+    tcase_add_test(t, who_does_not_come_back_is_lost);
+    tcase_add_test(t, who_waits_elsewhere_is_not_lost);
+    tcase_add_loop_test(t, restart_is_not_counted_by_two_coordinators, 0, 2);
+    tcase_add_test(t, node_that_was_lost_before_is_not_counted_again);
+    tcase_add_test(t, round_that_all_are_through_with_is_followed_by_the_next);
+    tcase_add_test(t, failure_is_told_to_those_who_come_back_later);
+    tcase_add_test(t, stop_is_told_to_those_who_come_back_later);
+    tcase_add_test(t, node_of_an_older_round_ends_its_workers_first);
+    tcase_add_test(t, rounds_of_one_number_are_told_apart);
+    tcase_add_test(t, place_is_given_back_once);
+    tcase_add_test(t, stale_node_that_dies_is_missed_by_nobody);
+    tcase_add_loop_test(t, those_that_are_awaited_come_before_others, 2, 4);
+    tcase_add_test(t, new_node_does_not_keep_the_round_from_going_on);
+    tcase_add_test(t, connection_of_a_running_node_is_replaced);
+    tcase_add_test(t, connection_of_a_node_that_has_ended_is_replaced);
+    tcase_add_test(t, connection_is_replaced_while_the_round_is_stopped);
+    tcase_add_loop_test(
+        t, connection_is_replaced_while_the_store_is_opened, 0, 2);
+    tcase_add_test(t, connection_of_a_spare_is_replaced);
+    tcase_add_test(t, static_node_keeps_its_rank_over_another_connection);
+    tcase_add_loop_test(t, absurd_numbers_are_refused, 0,
+        (int)(sizeof(absurd) / sizeof(absurd[0])));
+    tcase_add_loop_test(t, nobody_can_make_sense_of_such_a_place, 0, 5);
+    tcase_add_test(t, numbers_of_rounds_never_go_back);
+    tcase_add_test(t, rounds_of_two_coordinators_have_other_ids);
+    tcase_add_test(t, peers_are_all_addresses_of_all_nodes);
+    tcase_add_test(t, peers_fit_in_any_case);
     return unit_run("membership", t);
 }
