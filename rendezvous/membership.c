@@ -714,7 +714,8 @@ static int resume(
     return 0;
 }
 
-/* Everybody is back, or nobody is waited for any more. */
+/* Those who could not be seen to when they came: all are back now, or the
+ * store is open. */
 static void admit_late(struct membership *ms, uint64_t now_ns)
 {
     for (struct ring *r = ms->members.next;
@@ -889,6 +890,18 @@ static bool is_of_round(const struct membership *ms, const struct member *m,
            m->state == MEMBER_ACTIVE;
 }
 
+/* Who has come meanwhile is let in now, while nobody has started a worker. */
+static void on_ready(struct membership *ms, uint64_t now_ns)
+{
+    bool is_too_small =
+        ms->ncandidates > 0 && ms->group_size < ms->settings.max_nodes;
+
+    if (is_too_small || start(ms, now_ns) < 0)
+        abandon_round(ms, now_ns);
+    else
+        admit_late(ms, now_ns);
+}
+
 static void on_ended(struct membership *ms, struct member *m,
     const struct node_msg *msg, uint64_t now_ns)
 {
@@ -927,8 +940,8 @@ int membership_message(struct membership *ms, struct member *m,
         return 0;
     case NODE_READY:
         if (ms->phase == MEMBERSHIP_PREPARING && is_of_round(ms, m, msg) &&
-            m->group_rank == 0 && start(ms, now_ns) < 0)
-            abandon_round(ms, now_ns);
+            m->group_rank == 0)
+            on_ready(ms, now_ns);
         return 0;
     case NODE_FAILED:
         if (is_of_round(ms, m, msg) && (ms->phase == MEMBERSHIP_RUNNING ||

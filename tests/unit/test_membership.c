@@ -334,6 +334,39 @@ START_TEST(too_few_end_with_the_reason)
 }
 END_TEST
 
+/* --- Bugs */
+START_TEST(node_that_comes_while_the_store_is_opened_is_in_the_round)
+{
+    begin(1, 3);
+    join(0);
+    pass(settings.last_call_ms);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_PREPARE);
+    join(1);
+    join(2);
+    join(3);
+    say(0, (struct node_msg){.kind = NODE_READY});
+    ready(0); /* as the first node of a larger round */
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(nodes[i].last.kind, NODE_ROUND);
+        ck_assert_int_eq(nodes[i].last.group_world_size, 3);
+        ck_assert_int_eq(nodes[i].told[NODE_STOP], 0);
+    }
+    ck_assert_int_eq(nodes[3].last.kind, NODE_PARKED);
+}
+END_TEST
+
+START_TEST(spare_that_comes_while_the_store_is_opened_is_told)
+{
+    begin(1, 1);
+    join(0);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_PREPARE);
+    join(1);
+    ready(0);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_ROUND);
+    ck_assert_int_eq(nodes[1].last.kind, NODE_PARKED);
+}
+END_TEST
+
 /* --- Who may come ------------------------------------------------------- */
 
 static void refuse(const struct node_msg *msg, const char *why)
@@ -1481,5 +1514,8 @@ int main(void)
     tcase_add_test(t, rounds_of_two_coordinators_have_other_ids);
     tcase_add_test(t, peers_are_all_addresses_of_all_nodes);
     tcase_add_test(t, peers_fit_in_any_case);
+    tcase_add_test(
+        t, node_that_comes_while_the_store_is_opened_is_in_the_round);
+    tcase_add_test(t, spare_that_comes_while_the_store_is_opened_is_told);
     return unit_run("membership", t);
 }
