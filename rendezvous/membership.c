@@ -664,7 +664,7 @@ static int check_join(
  * awaited come first. */
 static void come_late(struct membership *ms, struct member *m, uint64_t now_ns)
 {
-    if (ms->phase != MEMBERSHIP_RUNNING || ms->nawaited > 0)
+    if (ms->phase != MEMBERSHIP_RUNNING || ms->nawaited > 0 || m->is_leaving)
         return;
     if (ms->group_size < ms->settings.max_nodes && ms->nsucceeded == 0)
         stop_round(ms, NULL, now_ns, "node %s has joined", m->host);

@@ -1455,6 +1455,19 @@ START_TEST(peers_fit_in_any_case)
 }
 END_TEST
 
+START_TEST(stale_node_that_leaves_disturbs_nobody)
+{
+    begin(1, 3);
+    back(0, 4, 1);
+    back(1, 3, 2);
+    assert_stale(1, 3);
+    say(1, (struct node_msg){.kind = NODE_LEAVE, .text = "SIGTERM"});
+    ended(1, NODE_STOPPED);
+    only_welcome(0);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_RUNNING);
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("membership");
@@ -1517,5 +1530,6 @@ int main(void)
     tcase_add_test(
         t, node_that_comes_while_the_store_is_opened_is_in_the_round);
     tcase_add_test(t, spare_that_comes_while_the_store_is_opened_is_told);
+    tcase_add_test(t, stale_node_that_leaves_disturbs_nobody);
     return unit_run("membership", t);
 }
