@@ -813,10 +813,12 @@ static void replace(struct membership *ms, struct member *old,
                    join->round_id == ms->round_id &&
                    join->group_rank == old->group_rank &&
                    (old->state == MEMBER_ACTIVE || old->state == MEMBER_ENDED);
+    bool had_lost = ms->has_lost;
 
     ms->callbacks.drop(ms->arg, old);
     if (!is_same) {
         membership_lost(ms, old, "its agent has connected anew", now_ns);
+        ms->has_lost = ms->has_lost && had_lost; /* it is here */
         return;
     }
     ms->group[old->group_rank] = (struct place){.is_awaited = true};
@@ -964,16 +966,19 @@ int membership_message(struct membership *ms, struct member *m,
     }
 }
 
+static bool is_in_group(const struct membership *ms, const struct member *m)
+{
+    return ms->round >= 0 && m->round == ms->round && m->group_rank >= 0 &&
+           m->group_rank < ms->group_size && ms->group[m->group_rank].m == m;
+}
+
 /* A node of the round is gone; true if it ran workers that nobody told of. */
 static bool leave_group(struct membership *ms, struct member *m)
 {
-    bool is_in_group = ms->round >= 0 && m->round == ms->round &&
-                       m->group_rank >= 0 && m->group_rank < ms->group_size &&
-                       ms->group[m->group_rank].m == m;
-
-    if (is_in_group)
-        ms->group[m->group_rank].m = NULL;
-    if (!is_in_group || m->state != MEMBER_ACTIVE)
+    if (!is_in_group(ms, m))
+        return false;
+    ms->group[m->group_rank].m = NULL;
+    if (m->state != MEMBER_ACTIVE)
         return false;
     ms->nactive--;
     return true;
@@ -988,12 +993,13 @@ void membership_lost(
         .local_rank = -1,
         .pid = m->pid};
     bool was_leaving = m->is_leaving;
+    bool is_missed = is_in_group(ms, m) && !was_leaving;
     bool was_active = leave_group(ms, m);
 
     memcpy(lost.host, m->host, sizeof(lost.host));
     snprintf(lost.text, sizeof(lost.text), "%s", why);
     remove_member(ms, m);
-    ms->has_lost = ms->has_lost || (was_active && !was_leaving);
+    ms->has_lost = ms->has_lost || is_missed;
     switch (ms->phase) {
     case MEMBERSHIP_GATHERING:
         gather(ms, now_ns);

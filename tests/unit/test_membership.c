@@ -772,6 +772,31 @@ START_TEST(NODE_06_after_the_end_nobody_is_let_in)
 }
 END_TEST
 
+START_TEST(node_that_is_lost_between_rounds_is_called_for)
+{
+    settings.restart_delay_ms = 1000;
+    settings.restart_delay_max_ms = 1000;
+    begin(1, 2);
+    start(2);
+    failed(1, 2, EXIT_STATUS(1));
+    ended(1, NODE_HAS_FAILED);
+    if (_i == 0)
+        lose(1);
+    ended(0, NODE_STOPPED);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_DELAY);
+    if (_i == 1)
+        lose(1);
+    pass(settings.restart_delay_ms);
+    pass(settings.last_call_ms - 1);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_GATHERING);
+    join(1);
+    ready(0);
+    ck_assert_int_eq(nodes[1].last.group_world_size, 2);
+    ck_assert_int_eq(nodes[1].last.restart_count, 1);
+}
+END_TEST
+
 /* --- Coming back -------------------------------------------------------- */
 
 #define ROUND_ID 7000
@@ -1468,6 +1493,30 @@ START_TEST(stale_node_that_leaves_disturbs_nobody)
 }
 END_TEST
 
+/* It is here. */
+START_TEST(node_that_connects_anew_between_rounds_is_not_called_for)
+{
+    struct node_msg msg;
+
+    settings.restart_delay_ms = 1000;
+    settings.restart_delay_max_ms = 1000;
+    begin(1, 3);
+    start(2);
+    failed(1, 2, EXIT_STATUS(1));
+    ended(1, NODE_HAS_FAILED);
+    ended(0, NODE_STOPPED);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_DELAY);
+    msg = now_of(1);
+    msg.part = NODE_PART_DONE;
+    msg.round_restart_count = 0;
+    come_back(1, &msg);
+    pass(settings.restart_delay_ms);
+    ready(0);
+    ck_assert_int_eq(nodes[1].last.group_world_size, 2);
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("membership");
@@ -1531,5 +1580,8 @@ int main(void)
         t, node_that_comes_while_the_store_is_opened_is_in_the_round);
     tcase_add_test(t, spare_that_comes_while_the_store_is_opened_is_told);
     tcase_add_test(t, stale_node_that_leaves_disturbs_nobody);
+    tcase_add_loop_test(
+        t, node_that_is_lost_between_rounds_is_called_for, 0, 2);
+    tcase_add_test(t, node_that_connects_anew_between_rounds_is_not_called_for);
     return unit_run("membership", t);
 }
