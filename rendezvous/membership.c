@@ -647,6 +647,11 @@ static int check_join(
             "--max_restarts", join->max_restarts, set->max_restarts, e);
     if (rc == 0 && (join->nproc < 1 || join->nproc > 65536))
         rc = err_set(e, -EINVAL, "it has %d workers", join->nproc);
+    if (rc == 0 && (join->part < NODE_PART_NONE || join->part > NODE_PART_DONE))
+        rc = err_set(e, -EINVAL,
+            "its part in the last round is %d: expected "
+            "%d to %d",
+            join->part, NODE_PART_NONE, NODE_PART_DONE);
     if (rc == 0 && join->part != NODE_PART_NONE &&
         (join->round < 0 || join->round > COUNT_MAX ||
             join->restart_count < 0 || join->restart_count > COUNT_MAX ||

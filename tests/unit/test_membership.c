@@ -1517,6 +1517,19 @@ START_TEST(node_that_connects_anew_between_rounds_is_not_called_for)
 }
 END_TEST
 
+START_TEST(part_that_there_is_not_is_refused)
+{
+    struct node_msg msg;
+
+    begin(1, 2);
+    msg = back_of(0, 4, 2);
+    msg.part = -1;
+    refuse(&msg, "part");
+    msg.part = NODE_PART_DONE + 1;
+    refuse(&msg, "part");
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("membership");
@@ -1583,5 +1596,6 @@ int main(void)
     tcase_add_loop_test(
         t, node_that_is_lost_between_rounds_is_called_for, 0, 2);
     tcase_add_test(t, node_that_connects_anew_between_rounds_is_not_called_for);
+    tcase_add_test(t, part_that_there_is_not_is_refused);
     return unit_run("membership", t);
 }
