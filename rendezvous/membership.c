@@ -747,8 +747,6 @@ static void take_place(struct membership *ms, struct member *m,
     m->group_rank = join->group_rank;
     set_state(ms, m, MEMBER_ACTIVE);
     m->result = NODE_STOPPED;
-    if (join->restart_count > ms->restart_count)
-        ms->restart_count = join->restart_count;
     if (join->part == NODE_PART_DONE) {
         set_state(ms, m, MEMBER_ENDED);
         ms->nactive--;
@@ -773,6 +771,8 @@ static void come_back(struct membership *ms, struct member *m,
     if (ms->round < 0 && ms->phase == MEMBERSHIP_GATHERING &&
         join->part != NODE_PART_NONE)
         resume(ms, join, now_ns); /* else it is as any other */
+    if (join->restart_count > ms->restart_count)
+        ms->restart_count = join->restart_count;
     if (ms->nawaited > 0 && join->round_id == ms->round_id &&
         join->group_rank >= 0 && join->group_rank < ms->group_size &&
         ms->group[join->group_rank].is_awaited) {

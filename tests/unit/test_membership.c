@@ -1530,6 +1530,25 @@ START_TEST(part_that_there_is_not_is_refused)
 }
 END_TEST
 
+START_TEST(restarts_never_go_back)
+{
+    struct node_msg msg;
+
+    begin(2, 2);
+    back(0, 4, 2);
+    msg = back_of(1, 5, 2);
+    msg.restart_count = msg.round_restart_count = 1;
+    come_back(1, &msg);
+    assert_stale(1, 5);
+    ended(1, NODE_STOPPED);
+    ended(0, NODE_STOPPED);
+    pass(return_ms());
+    ready(0);
+    ck_assert_int_eq(nodes[1].last.round, 6);
+    ck_assert_int_eq(nodes[1].last.restart_count, 1);
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("membership");
@@ -1597,5 +1616,6 @@ int main(void)
         t, node_that_is_lost_between_rounds_is_called_for, 0, 2);
     tcase_add_test(t, node_that_connects_anew_between_rounds_is_not_called_for);
     tcase_add_test(t, part_that_there_is_not_is_refused);
+    tcase_add_test(t, restarts_never_go_back);
     return unit_run("membership", t);
 }
