@@ -76,6 +76,10 @@ PROGRAM_SRCS := $(PROGRAMS:%=cmd/%.c)
 CMD_SRCS := $(filter-out $(PROGRAM_SRCS),$(wildcard cmd/*.c))
 INTEROP_SRCS := $(wildcard tests/interop/*.c)
 FAKE_SRCS := $(wildcard tests/fakes/*.c)
+SIM_SRCS := $(wildcard tests/sim/*.c)
+# What is simulated, as it is.
+SIMULATED_SRCS := rendezvous/membership.c rendezvous/node_protocol.c \
+	agent/participant.c agent/lifecycle.c agent/program.c
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 bin = $(patsubst %.c,$(BUILD)/$(2)/%,$(notdir $(1)))
@@ -89,6 +93,7 @@ FUZZ_BINS := $(call bin,$(FUZZ_SRCS),fuzz)
 HELPER_BINS := $(call bin,$(HELPER_SRCS),helpers)
 INTEROP_BINS := $(call bin,$(INTEROP_SRCS),interop)
 EXAMPLE_BINS := $(call bin,$(EXAMPLE_SRCS),examples)
+SIM := $(BUILD)/sim
 FAKE_LIBS := $(patsubst tests/fakes/%.c,$(BUILD)/fakes/%.so,$(FAKE_SRCS))
 
 Q := $(if $(V),,@)
@@ -190,6 +195,11 @@ $(BUILD)/interop/%: $(BUILD)/obj/tests/interop/%.o $(INTERNAL_OBJS)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(CRUN_LIBS) -lm
+
+# One thread, a virtual clock, no sockets: see tests/sim/sim.h.
+$(SIM): $(call obj,$(SIM_SRCS) $(SIMULATED_SRCS) $(BASE_SRCS))
+	$(call say,LD,$@)
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS)
 
 $(BUILD)/fakes/%.so: tests/fakes/%.c
 	$(call say,CC,$<)
