@@ -485,6 +485,10 @@ static void note_failure(struct membership *ms, const struct member *from,
 {
     uint64_t at_ns = f->ago_ns < now_ns ? now_ns - f->ago_ns : 0;
 
+    /* What fails after the round was stopped fails on account of that. */
+    if (ms->phase == MEMBERSHIP_STOPPING && !ms->has_failure && f->rank >= 0 &&
+        (f->is_collateral || at_ns >= ms->phase_ns))
+        return;
     if (!ms->has_failure) {
         ms->heard_ns = now_ns;
     } else if (now_ns > ms->heard_ns + MEMBERSHIP_SETTLE_MS * MS ||
