@@ -79,6 +79,15 @@ static void finish_when_ended(struct participant *p, const struct node_msg *why)
         finish(p);
 }
 
+/* What the coordinator has said may be news to another one. */
+static void send_why(struct participant *p, uint64_t now_ns)
+{
+    struct node_msg msg = p->why;
+
+    msg.ago_ns += now_ns > p->why_ns ? now_ns - p->why_ns : 0;
+    p->callbacks.send(p->arg, &msg);
+}
+
 /* --- What is heard ------------------------------------------------------ */
 
 /* Everything that the coordinator may not have heard, or another one did. That
@@ -88,6 +97,9 @@ static void on_welcome(struct participant *p, uint64_t now_ns)
     p->peers_round = -1;
     if (is_in_round(p) && !p->is_done && p->has_failure)
         send_failure(p, now_ns);
+    if (is_in_round(p) && !p->is_done && p->has_why &&
+        p->why.kind == NODE_FAILED)
+        send_why(p, now_ns);
     if (p->state == PARTICIPANT_ENDED && !p->is_done)
         send_ended(p);
     if (p->is_leaving)
@@ -120,13 +132,15 @@ static void on_round(struct participant *p, const struct node_msg *msg)
     p->callbacks.start(p->arg);
 }
 
-static void on_round_over(struct participant *p, const struct node_msg *msg)
+static void on_round_over(
+    struct participant *p, const struct node_msg *msg, uint64_t now_ns)
 {
     if (p->state != PARTICIPANT_RUNNING || msg->round != p->place.round ||
         p->has_why)
         return;
     p->has_why = true;
     p->why = *msg;
+    p->why_ns = now_ns;
     p->callbacks.end_workers(p->arg, msg);
 }
 
@@ -171,7 +185,7 @@ void participant_message(
         break;
     case NODE_FAILED:
     case NODE_STOP:
-        on_round_over(p, msg);
+        on_round_over(p, msg, now_ns);
         break;
     case NODE_VERDICT:
         on_verdict(p, msg);

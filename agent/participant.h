@@ -63,6 +63,7 @@ struct participant {
     uint64_t failure_ns; /* when it happened */
     bool has_why;
     struct node_msg why; /* the round is over: FAILED or STOP, from elsewhere */
+    uint64_t why_ns; /* when it was heard */
     bool has_cause;
     struct node_msg cause; /* NODE_VERDICT, of the last round that failed */
     bool is_leaving;

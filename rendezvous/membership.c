@@ -327,7 +327,7 @@ static void begin(struct membership *ms, int ncandidates, uint64_t now_ns)
     ms->nawaited = 0;
     ms->nsucceeded = 0;
     ms->last_call_ns = 0;
-    ms->has_lost = ms->has_failure = false;
+    ms->has_lost = ms->has_failure = ms->is_counted = false;
     enter(ms, MEMBERSHIP_PREPARING, now_ns);
     tell_peers(ms);
     msg.round = ms->round;
@@ -519,7 +519,7 @@ static enum node_next decide(struct membership *ms, uint64_t now_ns)
     uint64_t doubled = 2 * ms->delay_ms;
 
     /* The coordinator before this one has counted it, and told some. */
-    if (ms->restart_count > ms->round_restart_count)
+    if (ms->is_counted)
         return NODE_NEXT_ROUND;
     if (ms->failure.error != 0)
         return NODE_NEXT_END; /* what cannot be executed now cannot be later */
@@ -713,7 +713,7 @@ static int resume(
     ms->group_size = ms->nactive = ms->nawaited = join->group_world_size;
     ms->round = join->round;
     ms->round_id = join->round_id;
-    ms->restart_count = ms->round_restart_count = join->round_restart_count;
+    ms->round_restart_count = join->round_restart_count;
     ms->round_ns = now_ns;
     ms->await_ns =
         now_ns + (set->keep_alive_ms * (uint64_t)set->keep_alive_attempts +
@@ -751,9 +751,12 @@ static void take_place(struct membership *ms, struct member *m,
     m->group_rank = join->group_rank;
     set_state(ms, m, MEMBER_ACTIVE);
     m->result = NODE_STOPPED;
+    if (join->restart_count > ms->round_restart_count)
+        ms->is_counted = true;
     if (join->part == NODE_PART_DONE) {
         set_state(ms, m, MEMBER_ENDED);
         ms->nactive--;
+        stop_round(ms, m, now_ns, "node %s knows that it is over", m->host);
     } else if (ms->phase == MEMBERSHIP_STOPPING) {
         send_to(ms, m, ms->has_failure ? &ms->failure : &stop);
     }
@@ -772,6 +775,8 @@ static void come_back(struct membership *ms, struct member *m,
 
     if (join->round > ms->last_round)
         ms->last_round = join->round;
+    if (join->restart_count > ms->restart_count)
+        ms->restart_count = join->restart_count;
     if (ms->round < 0 && ms->phase == MEMBERSHIP_GATHERING &&
         join->part != NODE_PART_NONE)
         resume(ms, join, now_ns); /* else it is as any other */
@@ -922,6 +927,9 @@ static void on_ended(struct membership *ms, struct member *m,
                                               : NODE_HAS_FAILED;
     ms->nactive--;
     ms->nsucceeded += m->result == NODE_SUCCEEDED;
+    /* Of why it has, another coordinator was told. */
+    if (m->result != NODE_SUCCEEDED)
+        stop_round(ms, m, now_ns, "it is over on node %s", m->host);
     check_over(ms, now_ns);
 }
 

@@ -12,6 +12,7 @@
 
 /* As in rendezvous/coordinator.c. */
 #define STRANGER_MS 10000
+#define JOB_KEEP_MS 60000
 
 struct coord_node {
     struct ring link;
@@ -81,12 +82,25 @@ static void job_destroy(struct coord *c)
     c->job = NULL;
 }
 
+/* Nobody is left. Whoever comes back in time is of the same job. */
 static void job_check(struct coord *c)
 {
-    if (c->is_open && c->job != NULL && c->job->nmembers == 0) {
-        sim_trace(c->sim, "job-dissolved", NULL, 0, 0);
-        job_destroy(c);
+    if (!c->is_open || c->job == NULL || c->job->nmembers > 0) {
+        timer_stop(&c->keep_timer);
+        c->is_empty = false;
+    } else if (!c->is_empty) {
+        c->is_empty = true;
+        timer_set(c->sim, &c->keep_timer, coord_now(c) + JOB_KEEP_MS * SIM_MS);
     }
+}
+
+static void on_keep_timer(void *arg)
+{
+    struct coord *c = arg;
+
+    sim_trace(c->sim, "job-forgotten", NULL, 0, 0);
+    job_destroy(c);
+    job_check(c);
 }
 
 static void find_job(struct coord *c, const struct node_msg *join)
@@ -103,6 +117,12 @@ static void find_job(struct coord *c, const struct node_msg *join)
         .crash_loop_count = join->crash_loop_count,
         .crash_loop_ms = (uint64_t)join->crash_loop_ms};
 
+    /* One that knows of no round is of another job with the same name. */
+    if (c->is_open && c->job != NULL && c->job->nmembers == 0 &&
+        join->part == NODE_PART_NONE) {
+        sim_trace(c->sim, "job-replaced", NULL, 0, 0);
+        job_destroy(c);
+    }
     if (c->job != NULL)
         return;
     memcpy(set.run_id, join->run_id, sizeof(set.run_id));
@@ -178,6 +198,7 @@ static void join(struct coord_node *n, const struct node_msg *msg)
         msg->pid >> 8 & 255, msg->pid & 255);
     snprintf(join.addrs, sizeof(join.addrs), "%.20s %.200s", addr, msg->addrs);
     find_job(c, msg);
+    check_joins(c, msg);
     timer_stop(&n->timer);
     sim_trace(c->sim, "coord-join",
         msg->part == NODE_PART_NONE   ? "none"
@@ -187,10 +208,10 @@ static void join(struct coord_node *n, const struct node_msg *msg)
     c->joining = msg;
     n->member = membership_join(c->job, n, &join, addr, coord_now(c), &e);
     c->joining = NULL;
+    job_check(c);
     if (n->member != NULL)
         return;
     sim_trace(c->sim, "refused", NULL, msg->pid, 0);
-    job_check(c);
     snprintf(refused.text, sizeof(refused.text), "%s", e.msg);
     end_send(n->end, &refused);
     node_close(n);
@@ -204,7 +225,6 @@ static void message_cb(void *arg, const struct node_msg *msg)
     if (n->member != NULL)
         check_coordinator_hears(c, n->member, msg);
     if (n->member == NULL && msg->kind == NODE_JOIN) {
-        c->sim->nmsgs++;
         join(n, msg);
     } else if (n->member == NULL ||
                membership_message(c->job, n->member, msg, coord_now(c)) < 0) {
@@ -263,6 +283,8 @@ struct coord *coord_create(struct sim *s, struct process *p, bool is_open)
     c->is_open = is_open;
     c->due_ns = UINT64_MAX;
     c->timer = (struct sim_timer){.process = p, .fn = on_timer, .arg = c};
+    c->keep_timer =
+        (struct sim_timer){.process = p, .fn = on_keep_timer, .arg = c};
     ring_init(&c->nodes);
     ring_init(&c->gone);
     ring_add_last(&s->coords, &c->link);
@@ -279,6 +301,7 @@ void coord_destroy(struct coord *c)
     if (s->coord == c)
         s->coord = NULL;
     timer_stop(&c->timer);
+    timer_stop(&c->keep_timer);
     while (!ring_is_empty(&c->nodes))
         node_close(RING_OBJECT(c->nodes.next, struct coord_node, link));
     job_destroy(c);

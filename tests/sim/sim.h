@@ -16,9 +16,9 @@
 #ifndef CRUN_SIM_H
 #define CRUN_SIM_H
 
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <inttypes.h>
 
 #include <uthash.h>
 
@@ -220,6 +220,8 @@ struct coord {
     struct ring gone; /* nodes that have been; events may name them */
     struct sim_timer timer;
     uint64_t due_ns;
+    bool is_empty; /* the job has no nodes */
+    struct sim_timer keep_timer; /* so long it is kept */
 };
 
 struct coord *coord_create(struct sim *s, struct process *p, bool is_open);
@@ -362,6 +364,7 @@ void check_coordinator_says(
     struct coord *c, const struct member *m, const struct node_msg *msg);
 void check_coordinator_hears(
     struct coord *c, const struct member *m, const struct node_msg *msg);
+void check_joins(struct coord *c, const struct node_msg *join);
 void check_node_lost(struct coord *c, const struct member *m);
 void check_membership(struct sim *s, const struct membership *ms);
 void check_end(struct sim *s);
@@ -413,6 +416,8 @@ struct sim {
     int nrounds; /* that began */
     int nfailed; /* of those that another one followed */
     struct round *last_round;
+    int known_count; /* restarts that a node of the present job knew of */
+    int known_job;
     uint64_t success_ns; /* when the first node was told of it; 0 */
     uint64_t nmsgs; /* but PING and PONG */
     uint64_t nallowed; /* of them */
