@@ -504,12 +504,10 @@ static void note_failure(struct membership *ms, const struct member *from,
     send_to_group(ms, f, from);
 }
 
+/* Those that have gone since, too. */
 static bool is_everybody_done(const struct membership *ms)
 {
-    for (int i = 0; i < ms->group_size; i++)
-        if (ms->group[i].m != NULL && ms->group[i].m->result != NODE_SUCCEEDED)
-            return false;
-    return ms->nsucceeded > 0;
+    return ms->nsucceeded == ms->group_size;
 }
 
 /* What becomes of the job after a failure. */

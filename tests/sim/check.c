@@ -123,7 +123,8 @@ static void check_round_said(
 
     if (r == NULL) {
         check_count(c, msg);
-        if (msg->round == 0)
+        if (s->last_round == NULL ||
+            (s->last_round->job != s->njobs && !s->has_known))
             s->nfailed = 0; /* nobody remembers another one: a new job */
         else if (s->last_round->is_told_failed &&
                  ++s->nfailed > s->settings.max_restarts)
@@ -200,9 +201,15 @@ void check_joins(struct coord *c, const struct node_msg *join)
     struct sim *s = c->sim;
 
     s->nmsgs++;
-    if (s->known_job != s->njobs || join->restart_count > s->known_count)
+    if (s->known_job != s->njobs) {
+        s->known_job = s->njobs;
+        s->known_count = 0;
+        s->has_known = false;
+    }
+    if (join->restart_count > s->known_count)
         s->known_count = join->restart_count;
-    s->known_job = s->njobs;
+    if (join->part != NODE_PART_NONE)
+        s->has_known = true;
 }
 
 void check_node_lost(struct coord *c, const struct member *m)

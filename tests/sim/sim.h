@@ -417,7 +417,8 @@ struct sim {
     int nfailed; /* of those that another one followed */
     struct round *last_round;
     int known_count; /* restarts that a node of the present job knew of */
-    int known_job;
+    bool has_known; /* one was in a round that the job began with */
+    int known_job; /* which that is */
     uint64_t success_ns; /* when the first node was told of it; 0 */
     uint64_t nmsgs; /* but PING and PONG */
     uint64_t nallowed; /* of them */
