@@ -328,6 +328,7 @@ static void begin(struct membership *ms, int ncandidates, uint64_t now_ns)
     ms->nsucceeded = 0;
     ms->last_call_ns = 0;
     ms->has_lost = ms->has_failure = ms->is_counted = false;
+    ms->is_resumed = false;
     enter(ms, MEMBERSHIP_PREPARING, now_ns);
     tell_peers(ms);
     msg.round = ms->round;
@@ -713,6 +714,7 @@ static int resume(
     ms->round_id = join->round_id;
     ms->round_restart_count = join->round_restart_count;
     ms->round_ns = now_ns;
+    ms->is_resumed = true;
     ms->await_ns =
         now_ns + (set->keep_alive_ms * (uint64_t)set->keep_alive_attempts +
                      MEMBERSHIP_RETURN_MS) *
@@ -763,6 +765,35 @@ static void take_place(struct membership *ms, struct member *m,
     check_over(ms, now_ns);
 }
 
+/* The first one to come showed a round that others knew to be over: they have
+ * been in a later one. Who is of the old one was taken for lost. */
+static void forget_round(struct membership *ms, uint64_t now_ns)
+{
+    struct node_msg stop = {.kind = NODE_STOP,
+        .round = ms->round,
+        .text = "this node was taken for lost"};
+
+    for (int i = 0; i < ms->group_size; i++) {
+        struct member *m = ms->group[i].m;
+
+        if (m == NULL)
+            continue;
+        if (m->state == MEMBER_ACTIVE) {
+            set_state(ms, m, MEMBER_STALE);
+            send_to(ms, m, &stop);
+        } else {
+            set_state(ms, m, MEMBER_WAITING);
+        }
+    }
+    free(ms->group);
+    ms->group = NULL;
+    ms->group_size = ms->nactive = ms->nawaited = ms->nsucceeded = 0;
+    ms->has_failure = ms->has_lost = ms->is_counted = false;
+    ms->is_resumed = false;
+    ms->round = -1;
+    enter(ms, MEMBERSHIP_GATHERING, now_ns);
+}
+
 /* A node that has been in a round before. */
 static void come_back(struct membership *ms, struct member *m,
     const struct node_msg *join, uint64_t now_ns)
@@ -775,6 +806,8 @@ static void come_back(struct membership *ms, struct member *m,
         ms->last_round = join->round;
     if (join->restart_count > ms->restart_count)
         ms->restart_count = join->restart_count;
+    if (ms->is_resumed && ms->nawaited > 0 && join->round > ms->round)
+        forget_round(ms, now_ns);
     if (ms->round < 0 && ms->phase == MEMBERSHIP_GATHERING &&
         join->part != NODE_PART_NONE)
         resume(ms, join, now_ns); /* else it is as any other */

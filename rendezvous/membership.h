@@ -151,6 +151,7 @@ struct membership {
     int nsucceeded;
     uint64_t last_call_ns; /* when it is over; 0: none runs */
     bool has_lost; /* a node is missing that the round before had */
+    bool is_resumed; /* by what nodes of another coordinator told */
     bool is_counted; /* round_restart_count is not the present count any more */
     bool has_failure;
     struct node_msg failure; /* NODE_FAILED: the first one so far */
