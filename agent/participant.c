@@ -135,13 +135,13 @@ static void on_round(struct participant *p, const struct node_msg *msg)
 static void on_round_over(
     struct participant *p, const struct node_msg *msg, uint64_t now_ns)
 {
-    if (p->state != PARTICIPANT_RUNNING || msg->round != p->place.round ||
-        p->has_why)
+    if (!is_in_round(p) || msg->round != p->place.round || p->has_why)
         return;
     p->has_why = true;
     p->why = *msg;
     p->why_ns = now_ns;
-    p->callbacks.end_workers(p->arg, msg);
+    if (p->state == PARTICIPANT_RUNNING)
+        p->callbacks.end_workers(p->arg, msg);
 }
 
 static void on_verdict(struct participant *p, const struct node_msg *msg)
