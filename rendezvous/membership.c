@@ -147,17 +147,25 @@ static void enter(
     ms->phase_ns = now_ns;
 }
 
+static struct node_msg closed(const struct membership *ms)
+{
+    struct node_msg msg = {.kind = NODE_CLOSED, .result = ms->result};
+
+    memcpy(msg.text, ms->why, sizeof(msg.text));
+    return msg;
+}
+
 __attribute__((format(printf, 4, 5))) static void close_job(
     struct membership *ms, int result, uint64_t now_ns, const char *fmt, ...)
 {
-    struct node_msg msg = {.kind = NODE_CLOSED, .result = result};
+    struct node_msg msg;
     va_list ap;
 
     va_start(ap, fmt);
     vsnprintf(ms->why, sizeof(ms->why), fmt, ap);
     va_end(ap);
     ms->result = result;
-    memcpy(msg.text, ms->why, sizeof(msg.text));
+    msg = closed(ms);
     enter(ms, MEMBERSHIP_CLOSED, now_ns);
     send_to_all(ms, &msg);
 }
@@ -634,7 +642,7 @@ static int check_join(
         return err_set(e, -EINVAL,
             "its run id (--rdzv_id) is '%.100s', and the job's is '%.100s'",
             join->run_id, set->run_id);
-    if (ms->phase == MEMBERSHIP_CLOSED)
+    if (ms->phase == MEMBERSHIP_CLOSED && join->part == NODE_PART_NONE)
         return err_set(e, -ESHUTDOWN, "the job is over: %.300s", ms->why);
     if ((join->is_static != 0) != set->is_static)
         return err_set(e, -EINVAL,
@@ -883,6 +891,7 @@ struct member *membership_join(struct membership *ms, void *owner,
         .keep_alive_ms = (int32_t)ms->settings.keep_alive_ms,
         .keep_alive_attempts = ms->settings.keep_alive_attempts,
         .is_lasting = ms->settings.is_lasting};
+    struct node_msg over;
     struct member *old, *m;
 
     if (check_join(ms, join, e) < 0)
@@ -921,6 +930,11 @@ struct member *membership_join(struct membership *ms, void *owner,
         return NULL;
     }
     send_to(ms, m, &welcome);
+    if (ms->phase == MEMBERSHIP_CLOSED) { /* it was away then */
+        over = closed(ms);
+        send_to(ms, m, &over);
+        return m;
+    }
     if (join->part != NODE_PART_NONE)
         come_back(ms, m, join, now_ns);
     else

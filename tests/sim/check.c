@@ -309,6 +309,8 @@ void check_told(struct agent *a, const struct node_msg *msg)
         r->is_told_failed = true;
         check_verdict(s, r, msg);
     }
+    if (msg->kind == NODE_CLOSED && msg->result != 0)
+        s->failed_job = s->njobs;
     if (msg->kind != NODE_CLOSED || msg->result != 0)
         return;
     if (s->success_ns == 0)
@@ -390,16 +392,29 @@ static void check_agent_at_end(struct sim *s, const struct agent *a)
         check_fail(s, 4,
             "the job is a success, and node %d (agent %d) ends with a failure",
             a->node->index, a->number);
+    else if (a->is_exited && a->is_success && a->round == s->last_round &&
+             a->round->job == s->failed_job)
+        check_fail(s, 6,
+            "the job has failed, and node %d (agent %d) ends with a success",
+            a->node->index, a->number);
     else if (s->faults == 0 && !a->is_success)
         check_fail(s, 4, "nothing went wrong, but node %d ends with a failure",
             a->node->index);
+}
+
+static bool is_success_of_one(const struct sim *s)
+{
+    for (int i = 0; i < s->nagents; i++)
+        if (s->by_number[i]->is_exited && s->by_number[i]->is_success)
+            return true;
+    return false;
 }
 
 void check_end(struct sim *s)
 {
     for (const struct ring *r = s->agents.next; r != &s->agents; r = r->next)
         check_agent_at_end(s, RING_OBJECT(r, struct agent, link));
-    if (s->is_patient && s->success_ns == 0)
+    if (s->is_patient && !is_success_of_one(s))
         check_fail(s, 4, "the job never ends with success");
     if (s->faults == 0 && s->nrounds != 1)
         check_fail(
