@@ -245,9 +245,9 @@ static void send_cb(void *arg, struct member *m, const struct node_msg *msg)
 
 static void drop_cb(void *arg, struct member *m)
 {
-    struct coordinator *c = ((struct job *)arg)->coordinator;
     struct node *n = m->owner;
 
+    (void)arg;
     log_warn("coordinator",
         "node %s (pid %d) is lost: it is silent, has connected anew, or does "
         "not do its part",

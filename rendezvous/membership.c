@@ -1,7 +1,6 @@
 /* See membership.h. */
-#define HASH_NONFATAL_OOM                                                      \
-    1 /* an element without memory is not in the table                         \
-       */
+/* An element without memory is not in the table then. */
+#define HASH_NONFATAL_OOM 1
 #include "rendezvous/membership.h"
 
 #include <ctype.h>
@@ -819,8 +818,6 @@ static void come_back(struct membership *ms, struct member *m,
     if (ms->round < 0 && ms->phase == MEMBERSHIP_GATHERING &&
         join->part != NODE_PART_NONE)
         resume(ms, join, now_ns); /* else it is as any other */
-    if (join->restart_count > ms->restart_count)
-        ms->restart_count = join->restart_count;
     if (ms->nawaited > 0 && join->round_id == ms->round_id &&
         join->group_rank >= 0 && join->group_rank < ms->group_size &&
         ms->group[join->group_rank].is_awaited) {
