@@ -1061,6 +1061,7 @@ static int prepare_round(struct agent *a, struct err *e)
     channel_begin_round(a->channel, a->round, a->part.place.rank_base);
     output_set_rank_base(a->output, a->part.place.rank_base);
     forget_workers(a);
+    uv_timer_stop(&a->tell_timer); /* it is about the round before */
     lifecycle_fini(&a->life);
     a->life = life;
     a->has_told_failure = false;

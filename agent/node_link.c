@@ -296,22 +296,34 @@ static bool is_store(const struct node_link *l)
     return true;
 }
 
-static void on_conn_ended(void *arg, const char *why)
+/* Somebody is there who is no coordinator, or not yet. */
+static void look_who_it_is(struct node_link *l, const char *problem)
 {
-    struct node_link *l = arg;
     bool is_first = !l->has_probed && !l->was_up;
 
     l->has_probed = true;
-    if (l->state == LINK_UP)
-        lose(l, "%s", why);
-    else if (is_first && is_store(l))
+    if (is_first && is_store(l))
         end(l,
             "at %s port %d there is no coordinator but a TCPStore, of torchrun "
             "or of another job's workers: use crun on every node of the job, "
             "and an endpoint of its own",
             l->settings.host, l->settings.port);
     else
-        try_later(l, "whoever listens there hangs up on agents (%s)", why);
+        try_later(l, "%s", problem);
+}
+
+static void on_conn_ended(void *arg, const char *why)
+{
+    struct node_link *l = arg;
+    char problem[256];
+
+    if (l->state == LINK_UP) {
+        lose(l, "%s", why);
+        return;
+    }
+    snprintf(problem, sizeof(problem),
+        "whoever listens there hangs up on agents (%s)", why);
+    look_who_it_is(l, problem);
 }
 
 static void greet(struct node_link *l)
@@ -481,7 +493,7 @@ static void on_timer(uv_timer_t *timer)
         connect_next(l);
         break;
     case LINK_GREETING:
-        try_later(l, "whoever listens there does not answer agents");
+        look_who_it_is(l, "whoever listens there does not answer agents");
         break;
     case LINK_UP:
         keep_alive(l);
