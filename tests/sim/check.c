@@ -309,12 +309,18 @@ void check_told(struct agent *a, const struct node_msg *msg)
         r->is_told_failed = true;
         check_verdict(s, r, msg);
     }
-    if (msg->kind == NODE_CLOSED && msg->result != 0)
+    if (msg->kind == NODE_CLOSED && msg->result != 0) {
         s->failed_job = s->njobs;
+        s->nfailed = 0; /* what follows is another job, whoever is in it */
+        if (s->last_round != NULL)
+            s->last_round->is_told_failed = false;
+    }
     if (msg->kind != NODE_CLOSED || msg->result != 0)
         return;
-    if (s->success_ns == 0)
+    if (s->success_ns == 0) {
         s->success_ns = s->now_ns;
+        s->success_round = s->last_round;
+    }
     if (s->last_round == NULL || !is_success_of_all(s->last_round))
         check_fail(s, 7, "node %d is told of a success, which it is not",
             a->node->index);
@@ -387,12 +393,12 @@ static void check_agent_at_end(struct sim *s, const struct agent *a)
             "node %d is still there: %s, round %d, %d workers, link %d",
             a->node->index, states[a->part.state], a->part.place.round,
             a->node->nlive, (int)a->net.state);
-    else if (was_there && !a->is_success && a->round == s->last_round &&
-             a->round != NULL)
+    else if (was_there && !a->is_success && a->round == s->success_round)
         check_fail(s, 4,
             "the job is a success, and node %d (agent %d) ends with a failure",
             a->node->index, a->number);
-    else if (a->is_exited && a->is_success && a->round == s->last_round &&
+    else if (!s->is_hosted && /* else it may have nobody left to ask */
+             a->is_exited && a->is_success && a->round == s->last_round &&
              a->round->job == s->failed_job)
         check_fail(s, 6,
             "the job has failed, and node %d (agent %d) ends with a success",

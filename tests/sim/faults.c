@@ -206,9 +206,11 @@ static void over_event(struct sim *s, void *obj, uint64_t arg)
         s->nodes[i].machine.delay_ns = 0;
     }
     s->coord_machine.is_apart = false;
-    if (s->is_patient && s->success_ns == 0 && !node_is_running(&s->nodes[0]) &&
-        !s->nodes[0].is_coming)
-        node_start_later(s, &s->nodes[0], SIM_S);
+    /* One at least that does the work. */
+    if (s->is_patient && s->success_ns == 0 && !s->nodes[0].is_coming &&
+        (!node_is_running(&s->nodes[0]) ||
+            s->nodes[0].agent->life.stop_signal != 0))
+        node_start_later(s, &s->nodes[0], 15 * SIM_S);
 }
 
 void faults_start(struct sim *s)

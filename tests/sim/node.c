@@ -634,6 +634,11 @@ static void start_event(struct sim *s, void *obj, uint64_t arg)
     struct sim_node *n = obj;
 
     (void)arg;
+    if (n->agent != NULL && n->agent->process.is_alive &&
+        n->agent->life.stop_signal != 0) { /* not yet gone */
+        sim_after(s, SIM_S, start_event, n, 0);
+        return;
+    }
     n->is_coming = false;
     if (n->agent == NULL || !n->agent->process.is_alive)
         node_start(s, n);
