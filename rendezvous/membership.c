@@ -978,6 +978,11 @@ static void on_ended(struct membership *ms, struct member *m,
 static void on_leave(struct membership *ms, struct member *m,
     const struct node_msg *msg, uint64_t now_ns)
 {
+    /* What has just failed elsewhere failed because its workers were ended. */
+    if (ms->phase == MEMBERSHIP_STOPPING && m->state == MEMBER_ACTIVE &&
+        !is_signal(&ms->failure) &&
+        now_ns <= ms->heard_ns + MEMBERSHIP_SETTLE_MS * MS)
+        ms->has_failure = false;
     set_leaving(ms, m);
     ms->has_left = ms->has_left || ms->settings.is_static;
     if (ms->phase == MEMBERSHIP_PREPARING && m->state == MEMBER_ACTIVE)

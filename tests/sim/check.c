@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include "tests/sim/sim.h"
 
@@ -183,10 +184,30 @@ static void note_failure(struct coord *c, const struct node_msg *msg)
         r->is_failed = true;
 }
 
+/* What failed elsewhere a moment ago failed because its workers were ended. */
+static void note_leave(struct coord *c, const struct member *m)
+{
+    const struct membership *ms = c->job;
+    struct round *r = find_round(c->sim, ms->round_id);
+    const struct node_msg *f = &ms->failure;
+    bool is_exit = f->rank >= 0 && f->error == 0 && WIFEXITED(f->wait_status);
+
+    if (r == NULL || m->state != MEMBER_ACTIVE || !ms->has_failure ||
+        ms->phase != MEMBERSHIP_STOPPING || !is_exit ||
+        machine_now(c->sim, c->process->machine) >
+            ms->heard_ns + MEMBERSHIP_SETTLE_MS * SIM_MS)
+        return;
+    r->is_failed = r->is_told_failed = false;
+    r->is_left = true;
+}
+
 void check_coordinator_hears(
     struct coord *c, const struct member *m, const struct node_msg *msg)
 {
     const struct membership *ms = c->job;
+
+    if (msg->kind == NODE_LEAVE)
+        note_leave(c, m);
 
     if (msg->kind != NODE_PING)
         c->sim->nmsgs++;
@@ -303,7 +324,7 @@ void check_told(struct agent *a, const struct node_msg *msg)
                        (a->part.state == PARTICIPANT_RUNNING ||
                            a->part.state == PARTICIPANT_ENDED);
 
-    if (is_of_round && msg->kind == NODE_FAILED)
+    if (is_of_round && msg->kind == NODE_FAILED && !r->is_left)
         r->is_told_failed = true;
     if (is_of_round && msg->kind == NODE_VERDICT) {
         r->is_told_failed = true;

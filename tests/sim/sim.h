@@ -351,6 +351,7 @@ struct round {
     int job; /* which membership told of it: sim.njobs */
     bool is_failed; /* by what that one has heard */
     bool is_told_failed; /* to a node */
+    bool is_left; /* it failed because a node was leaving */
     bool has_verdict;
     struct node_msg verdict;
     int verdict_job;
