@@ -57,6 +57,7 @@ struct node_link {
     bool is_lasting; /* it may come back */
     bool has_probed; /* what it is that hangs up */
     bool was_up;
+    bool has_joined; /* JOIN is sent, over this connection */
     struct node_msg join; /* as it was sent last */
     uint8_t nonce[TOKEN_NONCE_LEN]; /* the coordinator's */
     uint64_t told_ns; /* when the user was told last */
@@ -135,6 +136,7 @@ static void hang_up(struct node_link *l)
     stop_connecting(l);
     node_conn_close(l->conn);
     l->conn = NULL;
+    l->has_joined = false;
     uv_timer_stop(&l->timer);
 }
 
@@ -239,6 +241,7 @@ static void introduce(struct node_link *l, const struct node_msg *hello)
         token_prove(
             t, TOKEN_AGENT, join->nonce, l->nonce, join->run_id, join->proof);
     node_conn_send(l->conn, join);
+    l->has_joined = true;
     set_timer(l, ATTEMPT_MS);
 }
 
@@ -542,9 +545,12 @@ int node_link_create(struct node_link **out, uv_loop_t *loop,
     return 0;
 }
 
+/* A node that leaves does not wait to be let in: it would be taken for lost. */
 void node_link_send(struct node_link *l, const struct node_msg *msg)
 {
-    if (l != NULL && l->state == LINK_UP)
+    bool is_early = l != NULL && l->has_joined && msg->kind == NODE_LEAVE;
+
+    if (l != NULL && (l->state == LINK_UP || is_early))
         node_conn_send(l->conn, msg);
 }
 

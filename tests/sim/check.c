@@ -341,6 +341,7 @@ void check_told(struct agent *a, const struct node_msg *msg)
     if (s->success_ns == 0) {
         s->success_ns = s->now_ns;
         s->success_round = s->last_round;
+        s->success_job = s->njobs;
     }
     if (s->last_round == NULL || !is_success_of_all(s->last_round))
         check_fail(s, 7, "node %d is told of a success, which it is not",
@@ -405,8 +406,9 @@ void check_membership(struct sim *s, const struct membership *ms)
 static void check_agent_at_end(struct sim *s, const struct agent *a)
 {
     static const char *const states[] = {"waiting", "running", "ended", "over"};
-    bool was_there = s->success_ns != 0 && a->is_exited &&
-                     a->finished_ns >= s->success_ns &&
+    /* What a coordinator knew that has crashed nobody knows. */
+    bool was_there = s->success_job == s->njobs && s->success_ns != 0 &&
+                     a->is_exited && a->finished_ns >= s->success_ns &&
                      a->life.stop_signal == 0;
 
     if (a->process.is_alive)

@@ -35,6 +35,7 @@ static void link_timer(struct agent *a, uint64_t ms)
 static void hang_up(struct agent *a)
 {
     a->net.gen++;
+    a->net.has_joined = false;
     if (a->net.end != NULL)
         end_close(a->net.end);
     a->net.end = NULL;
@@ -116,6 +117,7 @@ static void introduce(struct agent *a)
         a->node->index >> 8 & 255, a->node->index & 255);
     participant_join(&a->part, &join);
     end_send(a->net.end, &join);
+    a->net.has_joined = true;
     link_timer(a, ATTEMPT_MS);
 }
 
@@ -524,7 +526,9 @@ static void on_part_send(void *arg, const struct node_msg *msg)
 
     sim_trace(a->sim, "says", node_msg_name(msg->kind), a->number,
         msg->kind == NODE_ENDED ? msg->result : msg->round);
-    if (a->net.state == SIM_LINK_UP)
+    if (a->net.state == SIM_LINK_UP ||
+        (a->net.state == SIM_LINK_GREETING && a->net.has_joined &&
+            msg->kind == NODE_LEAVE))
         end_send(a->net.end, msg);
 }
 

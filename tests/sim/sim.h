@@ -253,6 +253,7 @@ struct sim_link {
     uint64_t gen; /* of the attempt */
     bool is_lasting;
     bool was_up;
+    bool has_joined; /* JOIN is sent */
     struct sim_timer timer;
     struct end *end;
 };
@@ -422,6 +423,7 @@ struct sim {
     int known_job; /* which that is */
     int failed_job; /* that a node was told of; by sim.njobs */
     struct round *success_round; /* the first one that was told of */
+    int success_job;
     uint64_t success_ns; /* when the first node was told of it; 0 */
     uint64_t nmsgs; /* but PING and PONG */
     uint64_t nallowed; /* of them */
