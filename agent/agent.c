@@ -382,6 +382,8 @@ static void finish(struct agent *a)
     if (a->is_finishing)
         return;
     a->is_finishing = true;
+    if (a->nodes != NULL)
+        nodes_finish(a->nodes);
     a->exit_code = a->nodes != NULL        ? code_of_job(a)
                    : a->job->is_exit_cause ? lifecycle_cause_code(&a->life)
                                            : lifecycle_exit_code(&a->life);

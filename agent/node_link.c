@@ -554,6 +554,14 @@ void node_link_send(struct node_link *l, const struct node_msg *msg)
         node_conn_send(l->conn, msg);
 }
 
+void node_link_finish(struct node_link *l)
+{
+    if (l->state == LINK_UP || l->has_joined)
+        return;
+    hang_up(l);
+    l->state = LINK_ENDED;
+}
+
 static void release(struct node_link *l)
 {
     if (--l->nhandles == 0)

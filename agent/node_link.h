@@ -42,6 +42,9 @@ int node_link_create(struct node_link **out, uv_loop_t *loop,
 /* Without a connection it says nothing to anybody. */
 void node_link_send(struct node_link *l, const struct node_msg *msg);
 
+/* The node is through: if it is not in, it does not come in any more. */
+void node_link_finish(struct node_link *l);
+
 /* Sends what is queued as far as that can be done now. The memory goes in the
  * last close callback: run the loop until it is empty. Takes NULL. */
 void node_link_destroy(struct node_link *l);

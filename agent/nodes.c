@@ -317,6 +317,11 @@ void nodes_send(struct nodes *n, const struct node_msg *msg)
     node_link_send(n->link, msg);
 }
 
+void nodes_finish(struct nodes *n)
+{
+    node_link_finish(n->link);
+}
+
 void nodes_allow_peers(struct nodes *n, const char *addrs, bool is_first)
 {
     char copy[NODE_ADDRS_MAX];

@@ -27,6 +27,9 @@ int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
 
 void nodes_send(struct nodes *n, const struct node_msg *msg);
 
+/* See node_link_finish(). */
+void nodes_finish(struct nodes *n);
+
 /* Workers come to this node's store from these addresses, too; is_first: from
  * those that were told of before they come no more. */
 void nodes_allow_peers(struct nodes *n, const char *addrs, bool is_first);

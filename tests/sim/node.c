@@ -296,6 +296,10 @@ static void finish(struct agent *a)
     if (a->is_finishing)
         return;
     a->is_finishing = true;
+    if (a->net.state != SIM_LINK_UP && !a->net.has_joined) {
+        hang_up(a);
+        a->net.state = SIM_LINK_ENDED;
+    }
     a->finished_ns = a->sim->now_ns;
     a->is_success =
         a->part.is_success && a->life.stop_signal == 0 && !a->life.gave_up;
