@@ -115,6 +115,20 @@ static void check_count(struct coord *c, const struct node_msg *msg)
             before->is_failed ? "has failed" : "has not failed");
 }
 
+/* Whether the present job can know what has become of the last round. */
+static bool knows_last_round(const struct coord *c)
+{
+    const struct sim *s = c->sim;
+    const struct membership *ms = c->job;
+
+    if (s->last_round->job == s->njobs)
+        return true;
+    for (int i = 0; i < ms->group_size; i++)
+        if (s->by_number[ms->group[i].m->pid]->round == s->last_round)
+            return true;
+    return false;
+}
+
 static void check_round_said(
     struct coord *c, const struct member *m, const struct node_msg *msg)
 {
@@ -127,7 +141,7 @@ static void check_round_said(
         if (s->last_round == NULL ||
             (s->last_round->job != s->njobs && !s->has_known))
             s->nfailed = 0; /* nobody remembers another one: a new job */
-        else if (s->last_round->is_told_failed &&
+        else if (s->last_round->is_told_failed && knows_last_round(c) &&
                  ++s->nfailed > s->settings.max_restarts)
             check_fail(
                 s, 5, "%d rounds have failed and been followed", s->nfailed);
@@ -146,6 +160,48 @@ static void check_round_said(
             a->node->index, a->node->nlive);
 }
 
+static void check_verdict(
+    struct sim *s, struct round *r, const struct node_msg *msg)
+{
+    const struct node_msg *v = &r->verdict;
+
+    if (!r->has_verdict) {
+        r->has_verdict = true;
+        r->verdict = *msg;
+        r->verdict_job = s->njobs;
+        return;
+    }
+    if (msg->next != v->next || msg->restart_count != v->restart_count)
+        check_fail(s, 6, "round %d: another one follows, or not", msg->round);
+    if (r->verdict_job == s->njobs &&
+        (msg->rank != v->rank || strcmp(msg->host, v->host) != 0 ||
+            msg->wait_status != v->wait_status || msg->error != v->error))
+        check_fail(s, 6, "round %d failed on %s and on %s first", msg->round,
+            v->host, msg->host);
+}
+
+static bool is_success_of_all(const struct round *r)
+{
+    for (int i = 0; i < r->place.group_world_size; i++)
+        if (r->agents[i] == NULL || r->nzero[i] < r->nproc[i])
+            return false;
+    return true;
+}
+
+/* It is said to many, and looked at once. */
+static void check_success(struct coord *c)
+{
+    struct sim *s = c->sim;
+    struct round *r = find_round(s, c->job->round_id);
+
+    if (s->success_job == s->njobs)
+        return;
+    s->success_job = s->njobs;
+    s->success_round = r;
+    if (r == NULL || !is_success_of_all(r))
+        check_fail(s, 7, "the job is said to be a success, which it is not");
+}
+
 void check_coordinator_says(
     struct coord *c, const struct member *m, const struct node_msg *msg)
 {
@@ -160,6 +216,10 @@ void check_coordinator_says(
         s->nallowed += MSGS_OF_ROUND * (uint64_t)c->job->group_size;
     else if (msg->kind == NODE_ROUND)
         check_round_said(c, m, msg);
+    else if (msg->kind == NODE_VERDICT)
+        check_verdict(s, find_round(s, c->job->round_id), msg);
+    else if (msg->kind == NODE_CLOSED && msg->result == 0)
+        check_success(c);
 }
 
 /* --- Heard by the coordinator ------------------------------------------- */
@@ -288,34 +348,6 @@ struct round *check_round_begins(struct agent *a)
     return r;
 }
 
-static bool is_success_of_all(const struct round *r)
-{
-    for (int i = 0; i < r->place.group_world_size; i++)
-        if (r->agents[i] == NULL || r->nzero[i] < r->nproc[i])
-            return false;
-    return true;
-}
-
-static void check_verdict(
-    struct sim *s, struct round *r, const struct node_msg *msg)
-{
-    const struct node_msg *v = &r->verdict;
-
-    if (!r->has_verdict) {
-        r->has_verdict = true;
-        r->verdict = *msg;
-        r->verdict_job = s->njobs;
-        return;
-    }
-    if (msg->next != v->next || msg->restart_count != v->restart_count)
-        check_fail(s, 6, "round %d: another one follows, or not", msg->round);
-    if (r->verdict_job == s->njobs &&
-        (msg->rank != v->rank || strcmp(msg->host, v->host) != 0 ||
-            msg->wait_status != v->wait_status || msg->error != v->error))
-        check_fail(s, 6, "round %d failed on %s and on %s first", msg->round,
-            v->host, msg->host);
-}
-
 void check_told(struct agent *a, const struct node_msg *msg)
 {
     struct sim *s = a->sim;
@@ -326,26 +358,16 @@ void check_told(struct agent *a, const struct node_msg *msg)
 
     if (is_of_round && msg->kind == NODE_FAILED && !r->is_left)
         r->is_told_failed = true;
-    if (is_of_round && msg->kind == NODE_VERDICT) {
+    if (is_of_round && msg->kind == NODE_VERDICT)
         r->is_told_failed = true;
-        check_verdict(s, r, msg);
-    }
     if (msg->kind == NODE_CLOSED && msg->result != 0) {
         s->failed_job = s->njobs;
         s->nfailed = 0; /* what follows is another job, whoever is in it */
         if (s->last_round != NULL)
             s->last_round->is_told_failed = false;
-    }
-    if (msg->kind != NODE_CLOSED || msg->result != 0)
-        return;
-    if (s->success_ns == 0) {
+    } else if (msg->kind == NODE_CLOSED && s->success_ns == 0) {
         s->success_ns = s->now_ns;
-        s->success_round = s->last_round;
-        s->success_job = s->njobs;
     }
-    if (s->last_round == NULL || !is_success_of_all(s->last_round))
-        check_fail(s, 7, "node %d is told of a success, which it is not",
-            a->node->index);
 }
 
 /* --- The membership ----------------------------------------------------- */
@@ -416,7 +438,8 @@ static void check_agent_at_end(struct sim *s, const struct agent *a)
             "node %d is still there: %s, round %d, %d workers, link %d",
             a->node->index, states[a->part.state], a->part.place.round,
             a->node->nlive, (int)a->net.state);
-    else if (was_there && !a->is_success && a->round == s->success_round)
+    else if (was_there && !a->is_success && a->round == s->success_round &&
+             a->round != NULL)
         check_fail(s, 4,
             "the job is a success, and node %d (agent %d) ends with a failure",
             a->node->index, a->number);

@@ -422,7 +422,7 @@ struct sim {
     bool has_known; /* one was in a round that the job began with */
     int known_job; /* which that is */
     int failed_job; /* that a node was told of; by sim.njobs */
-    struct round *success_round; /* the first one that was told of */
+    struct round *success_round; /* the last one */
     int success_job;
     uint64_t success_ns; /* when the first node was told of it; 0 */
     uint64_t nmsgs; /* but PING and PONG */
