@@ -210,6 +210,16 @@ static void read_chunk(struct end *e)
     free(chunk);
 }
 
+/* The answer to what comes to a closed end; behind what was sent before. */
+static void push_reset(struct end *e)
+{
+    struct sim *s = e->conn->sim;
+    uint64_t at = s->now_ns + net_delay(s, e->process->machine,
+                                  other_end(e)->process->machine);
+
+    push_event(e->conn, at > e->last_ns ? at : e->last_ns, reset_event, e);
+}
+
 /* The oldest chunk, whichever this event was made for. */
 static void arrive_event(struct sim *s, void *obj, uint64_t arg)
 {
@@ -227,10 +237,7 @@ static void arrive_event(struct sim *s, void *obj, uint64_t arg)
     else if (!e->is_open) {
         forget_chunks(e);
         if (from->is_open)
-            push_event(c,
-                s->now_ns +
-                    net_delay(s, from->process->machine, e->process->machine),
-                reset_event, from);
+            push_reset(from);
     } else if (s->now_ns < e->process->frozen_until_ns) {
         push_event(c, e->process->frozen_until_ns, arrive_event, e);
     } else {
