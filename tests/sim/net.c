@@ -5,7 +5,7 @@
 #include "tests/sim/sim.h"
 
 /* As in rendezvous/node_conn.c: frames that the other side has not read. */
-#define QUEUE_MAX ((size_t)256 * 1024)
+#define QUEUE_MAX ((size_t)8 << 20)
 
 /* TCP sends again what did not get through. */
 #define RETRY_MIN_NS (200 * SIM_MS)
