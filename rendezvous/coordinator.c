@@ -22,17 +22,21 @@
 /* From the magic to JOIN. */
 #define STRANGER_MS 10000
 
+/* A job whose nodes are all gone: those that come back are of the same one. */
+#define JOB_KEEP_MS 60000
+
 /* At a time, where anybody's jobs are served. */
 #define JOBS_MAX 1024
 
 struct job {
     struct ring link;
     struct coordinator *coordinator;
+    uint64_t empty_ns; /* since when it has no nodes; 0: it has */
     struct membership membership;
 };
 
 struct node {
-    struct ring link;
+    struct ring link; /* in nodes or strangers */
     struct coordinator *coordinator;
     struct node_conn *conn;
     struct job *job; /* NULL until it is let in */
@@ -49,8 +53,8 @@ struct coordinator {
     bool has_told; /* that there is no secret */
     struct ring jobs; /* else there is one, from the start to the end */
     int njobs;
-    struct ring nodes; /* that are let in */
-    struct ring strangers; /* that are not, the oldest first */
+    struct ring nodes;
+    struct ring strangers; /* not let in so far; the oldest first */
     struct poller_item timer;
     uint64_t due_ns; /* what the timer is set to */
     char own_addr[NODE_ADDR_MAX]; /* as other hosts see this one; "" unknown */
@@ -94,11 +98,32 @@ static void job_destroy(struct job *job)
     free(job);
 }
 
-/* Nobody is left. What there was the nodes know: if they come back, it goes on
- * from there. */
+/* Whether it has nodes has changed, maybe. */
 static void job_check(struct job *job)
 {
-    if (job->coordinator->is_open && job->membership.nmembers == 0)
+    if (job->membership.nmembers > 0)
+        job->empty_ns = 0;
+    else if (job->empty_ns == 0)
+        job->empty_ns = clock_now_ns();
+}
+
+static uint64_t job_due_ns(const struct job *job)
+{
+    uint64_t due = membership_due_ns(&job->membership);
+    uint64_t end = job->empty_ns + JOB_KEEP_MS * CLOCK_NS_PER_MS;
+
+    if (!job->coordinator->is_open || job->empty_ns == 0)
+        return due;
+    return end < due ? end : due;
+}
+
+static void job_tick(struct job *job, uint64_t now)
+{
+    if (now >= membership_due_ns(&job->membership))
+        membership_tick(&job->membership, now);
+    job_check(job);
+    if (now >= job_due_ns(job) && job->coordinator->is_open &&
+        job->empty_ns != 0)
         job_destroy(job);
 }
 
@@ -163,8 +188,12 @@ static struct job *find_job(
     for (struct ring *r = c->jobs.next; r != &c->jobs; r = r->next) {
         struct job *job = RING_OBJECT(r, struct job, link);
 
-        if (strcmp(job->membership.settings.run_id, join->run_id) == 0)
+        if (strcmp(job->membership.settings.run_id, join->run_id) != 0)
+            continue;
+        if (job->empty_ns == 0 || join->part != NODE_PART_NONE)
             return job;
+        job_destroy(job); /* another one, with the same name */
+        break;
     }
     return job_of_first_node(c, join, e);
 }
@@ -173,10 +202,10 @@ static struct job *find_job(
 
 static uint64_t oldest_stranger_due(const struct coordinator *c)
 {
-    return ring_is_empty(&c->strangers)
-               ? UINT64_MAX
-               : RING_OBJECT(c->strangers.next, struct node, link)->since_ns +
-                     STRANGER_MS * CLOCK_NS_PER_MS;
+    if (ring_is_empty(&c->strangers))
+        return UINT64_MAX;
+    return RING_OBJECT(c->strangers.next, struct node, link)->since_ns +
+           STRANGER_MS * CLOCK_NS_PER_MS;
 }
 
 static void set_timer(struct coordinator *c)
@@ -185,8 +214,7 @@ static void set_timer(struct coordinator *c)
     struct itimerspec at = {0};
 
     for (struct ring *r = c->jobs.next; r != &c->jobs; r = r->next) {
-        uint64_t of_job =
-            membership_due_ns(&RING_OBJECT(r, struct job, link)->membership);
+        uint64_t of_job = job_due_ns(RING_OBJECT(r, struct job, link));
 
         if (of_job < due)
             due = of_job;
@@ -220,9 +248,7 @@ static void timer_ready_cb(struct poller_item *item, uint32_t events)
         struct job *job = RING_OBJECT(r, struct job, link);
 
         next = r->next;
-        if (now >= membership_due_ns(&job->membership))
-            membership_tick(&job->membership, now);
-        job_check(job);
+        job_tick(job, now);
     }
     set_timer(c);
 }
@@ -290,7 +316,7 @@ static void learn_own_addr(struct coordinator *c, const char *own)
     for (struct ring *r = c->nodes.next; r != &c->nodes; r = r->next) {
         struct member *m = RING_OBJECT(r, struct node, link)->member;
 
-        if (is_loopback(m->addr))
+        if (m != NULL && is_loopback(m->addr))
             memcpy(m->addr, own, sizeof(m->addr));
     }
 }
@@ -356,9 +382,11 @@ static int let_in(struct node *n, const struct node_msg *msg, struct err *e)
     n->member =
         membership_join(&job->membership, n, &join, addr, clock_now_ns(), e);
     if (n->member == NULL) {
-        job_check(job);
+        if (c->is_open && job->membership.next_number == 0)
+            job_destroy(job); /* nobody was in it */
         return -EINVAL;
     }
+    job_check(job);
     ring_remove(&n->link);
     ring_add_last(&c->nodes, &n->link);
     log_debug("coordinator", "node %s (pid %d) has joined job '%s' from %s",
