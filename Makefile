@@ -230,7 +230,7 @@ test: setup ## set up, build, run every test
 
 .PHONY: check
 check: ## the tests without the set-up; TESTS="name ..." chooses
-check: all $(UNIT_BINS) $(HELPER_BINS) $(FUZZ_BINS) $(FAKE_LIBS)
+check: all $(UNIT_BINS) $(HELPER_BINS) $(FUZZ_BINS) $(FAKE_LIBS) $(SIM)
 	@BUILD=$(BUILD) FLAVOR=$(FLAVOR) tests/run $(TESTS)
 
 .PHONY: asan
@@ -240,6 +240,15 @@ asan: ## the same tests with AddressSanitizer and UBSan
 .PHONY: tsan
 tsan: ## the same tests with ThreadSanitizer
 	@$(MAKE) --no-print-directory FLAVOR=tsan BUILD=build/tsan check
+
+# A seed that fails prints how to run it again.
+SIM_SEEDS ?= 1:200000
+.PHONY: sim
+sim: $(SIM) ## simulate ten thousand nodes and SIM_SEEDS (1:200000) under faults
+	$(SIM) --seed 1 --nodes 10000 --faults none
+	$(SIM) --seeds 1:5 --nodes 10000 --faults all --until 60
+	$(SIM) --seeds 1:2000 --until 1000
+	$(SIM) --seeds $(SIM_SEEDS)
 
 .PHONY: bench
 bench: all ## print the benchmark tables (ratios against peers)
