@@ -106,23 +106,20 @@ static void read_in(struct node_conn *c)
     hand_on(c);
 }
 
+/* Reading tells of the end: what the other side has said before that counts,
+ * also if it can be told nothing more. */
 static void ready_cb(struct poller_item *item, uint32_t events)
 {
     struct node_conn *c = (struct node_conn *)item;
-    int rc = 0;
 
     if (c->is_closed)
         return;
-    if (c->is_stuck)
-        rc = -ENOBUFS;
-    else if (events & EPOLLOUT)
-        rc = write_out(c);
-    if (rc < 0) {
-        c->callbacks.ended(c->arg, rc == -ENOBUFS
-                                       ? "it does not read what it is sent"
-                                       : strerror(-rc));
+    if (c->is_stuck) {
+        c->callbacks.ended(c->arg, "it does not read what it is sent");
         return;
     }
+    if ((events & EPOLLOUT) && write_out(c) < 0)
+        buf_consume(&c->out, c->out.len);
     if (c->out.len == 0)
         watch(c, false);
     if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))

@@ -269,6 +269,10 @@ coll_status_t coll_agent_fail(const char *call)
 {
     const struct agent_frame *f = &agent.failure;
 
+    if (f->rank < 0)
+        return coll_fail(COLL_ERR_PEER,
+            "%s: node %.64s is lost: %.256s, told by the launcher", call,
+            f->host, f->text);
     return coll_fail(COLL_ERR_PEER,
         "%s: rank %d (local rank %d on host %.64s) failed: %.256s, told by "
         "the launcher",
