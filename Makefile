@@ -233,6 +233,10 @@ check: ## the tests without the set-up; TESTS="name ..." chooses
 check: all $(UNIT_BINS) $(HELPER_BINS) $(FUZZ_BINS) $(FAKE_LIBS) $(SIM)
 	@BUILD=$(BUILD) FLAVOR=$(FLAVOR) tests/run $(TESTS)
 
+.PHONY: chaos
+chaos: all ## train while nodes die and cables are cut; SEEDS, DURATION
+	@BUILD=$(BUILD) tests/e2e/chaos
+
 .PHONY: asan
 asan: ## the same tests with AddressSanitizer and UBSan
 	@$(MAKE) --no-print-directory FLAVOR=asan BUILD=build/asan check

@@ -1,0 +1,21 @@
+#!/bin/bash
+# A short run of the script chaos: four nodes train while machines, processes
+# and cables fail. `make chaos` is the long one.
+. "${BASH_SOURCE%/*}/tap.sh"
+
+[[ -r /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz ]] ||
+    skip_all "no data set (Debian package dataset-fashion-mnist)"
+
+# Sanitizers get a small model and few steps: the same code runs.
+size=()
+[[ ${FLAVOR:-release} == release ]] || size=(--hidden 64 --steps 60)
+
+export TMPDIR=$TMP SEEDS=${SEEDS:-1} DURATION=${DURATION:-15}
+RUN_TIMEOUT=240 run "$ROOT/tests/e2e/chaos" "${size[@]}"
+[[ $status -ne 77 ]] || skip_all "$out"
+plan 4
+is "$status" 0 "ELA the job ends well when the faults have ended" ||
+    diag "$out$err"
+like "$out" 'seed [0-9]+: [0-9]+ faults: ' "there were faults"
+like "$out" 'nothing left behind' "nothing is left behind"
+is "$err" "" "and the script has nothing to complain of"
