@@ -10,8 +10,12 @@
 size=()
 [[ ${FLAVOR:-release} == release ]] || size=(--hidden 64 --steps 60)
 
-export TMPDIR=$TMP SEEDS=${SEEDS:-1} DURATION=${DURATION:-15}
-RUN_TIMEOUT=240 run "$ROOT/tests/e2e/chaos" "${size[@]}"
+export TMPDIR=$TMP SEEDS=14 DURATION=15 SETTLE=100
+timeout --foreground -k 10 270 "$ROOT/tests/e2e/chaos" "${size[@]}" \
+    >"$TMP/out" 2>"$TMP/err" </dev/null
+status=$?
+out=$(cat "$TMP/out")
+err=$(cat "$TMP/err")
 [[ $status -ne 77 ]] || skip_all "$out"
 plan 4
 is "$status" 0 "ELA the job ends well when the faults have ended" ||
