@@ -39,15 +39,15 @@ is "$codes $(worked 0 1)" "0 0 4" "dynamic: gloo and DDP over two nodes" ||
 # crund dies and comes back while they meet.
 port=$(free_port)
 dynamic=(--rdzv_backend c10d --rdzv_endpoint "127.0.0.1:$port"
-    --rdzv_conf join_timeout=60)
+    --rdzv_conf join_timeout=60,is_host=0)
 crund_start()
 {
     "$CRUND" --listen "127.0.0.1:$port" >/dev/null 2>>crund.err &
     crund=$!
 }
 crund_start
-for n in 0 1; do agent $n "${both[@]}" "${dynamic[@]}" "$WORKER"; done
 wait_for 20 listens
+for n in 0 1; do agent $n "${both[@]}" "${dynamic[@]}" "$WORKER"; done
 started() { [[ -n $(children_of "$(children_of "${pids[0]}")") ]]; }
 wait_for 20 started
 kill -KILL $crund
