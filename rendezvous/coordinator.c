@@ -327,10 +327,19 @@ static void find_addr(struct coordinator *c, const struct node *n,
 {
     char own[NODE_ADDR_MAX];
     char addrs[2 * NODE_ADDRS_MAX];
+    size_t len;
 
     node_conn_addresses(n->conn, addr, own);
     snprintf(addrs, sizeof(addrs), "%s %s", addr, join->addrs);
-    memcpy(join->addrs, addrs, sizeof(join->addrs) - 1);
+    len = strlen(addrs);
+    if (len >=
+        sizeof(join->addrs)) { /* an address that is cut is another one */
+        len = sizeof(join->addrs) - 1;
+        while (len > 0 && addrs[len] != ' ')
+            len--;
+    }
+    memcpy(join->addrs, addrs, len);
+    join->addrs[len] = '\0';
     if (!is_loopback(addr) && c->own_addr[0] == '\0')
         learn_own_addr(c, own);
     if (is_loopback(addr) && c->own_addr[0] != '\0')

@@ -901,6 +901,34 @@ START_TEST(declared_address_is_the_one_that_others_see)
 }
 END_TEST
 
+/* Where there is no room for all of them the last ones are left out, and none
+ * of them is cut to another one. */
+START_TEST(addresses_are_left_out_as_a_whole)
+{
+    struct node_msg msg = join_of(0, "job", 1, 1);
+    char peers[1024], addr[32];
+    struct agent a;
+    size_t len = 0;
+    int n = 0;
+
+    for (int i = 0; len + 13 + 1 <= sizeof(msg.addrs) - 1; i++)
+        len += (size_t)snprintf(msg.addrs + len, sizeof(msg.addrs) - len,
+            "10.100.100.%d ", 100 + i);
+    msg.addrs[len - 1] = '\0';
+    begin(NULL, NULL);
+    join(&a, msg);
+    append_peers(&a, peers, sizeof(peers));
+    for (char *rest = peers, *word; (word = strsep(&rest, " ")) != NULL;) {
+        if (*word == '\0' || strcmp(word, "127.0.0.1") == 0)
+            continue;
+        snprintf(addr, sizeof(addr), "10.100.100.%d", 100 + n++);
+        ck_assert_str_eq(word, addr);
+    }
+    ck_assert_int_gt(n, 10);
+    hang_up(&a);
+}
+END_TEST
+
 /* An IPv4 address that a dual-stack socket shows is told as what it is. */
 START_TEST(mapped_addresses_are_told_as_ipv4)
 {
@@ -1077,6 +1105,7 @@ int main(void)
     t = tcase_create("addresses");
     tcase_add_checked_fixture(t, set_up, tear_down);
     tcase_add_test(t, declared_address_is_the_one_that_others_see);
+    tcase_add_test(t, addresses_are_left_out_as_a_whole);
     tcase_add_test(t, mapped_addresses_are_told_as_ipv4);
     tcase_add_test(t, local_sockets_have_no_address);
     tcase_add_test(t, nodes_beside_the_coordinator_have_its_address);
