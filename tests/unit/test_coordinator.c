@@ -586,6 +586,42 @@ START_TEST(node_whose_connection_is_closed_is_lost)
 }
 END_TEST
 
+/* It has said all that it had to, and goes without a look at what it was sent:
+ * the connection is reset while there is more for it. */
+START_TEST(last_words_are_heard_after_a_reset)
+{
+    struct agent agents[3];
+
+    begin(NULL, NULL);
+    for (int i = 0; i < 3; i++) {
+        struct node_msg msg = join_of(i, "job", 1, 3);
+
+        msg.last_call_ms = LONG_MS;
+        join(&agents[i], msg);
+    }
+    begin_round(agents, 3);
+    say(&agents[0], (struct node_msg){.kind = NODE_LEAVE});
+    hear(&agents[2], NODE_STOP);
+    turn();
+    /* The next message for it is written when the poller runs again. */
+    say(&agents[1], (struct node_msg){.kind = NODE_PING});
+    ck_assert_int_eq(poller_run(poller, PATIENCE_MS), 1);
+    say(&agents[1], (struct node_msg){.kind = NODE_LEAVE});
+    say(&agents[1],
+        (struct node_msg){.kind = NODE_ENDED, .result = NODE_STOPPED});
+    hang_up(&agents[1]);
+    say(&agents[0],
+        (struct node_msg){.kind = NODE_ENDED, .result = NODE_STOPPED});
+    say(&agents[2],
+        (struct node_msg){.kind = NODE_ENDED, .result = NODE_STOPPED});
+    append_peers(&agents[2], (char[512]){""}, 512); /* and no verdict */
+    ck_assert_int_eq(hear(&agents[2], NODE_ROUND).group_world_size, 1);
+    ck_assert_ptr_null(strstr(log_text, "is lost"));
+    hang_up(&agents[0]);
+    hang_up(&agents[2]);
+}
+END_TEST
+
 static void message_cb(void *arg, const struct node_msg *msg)
 {
     (void)arg;
@@ -1087,6 +1123,7 @@ int main(void)
         t, words_out_of_turn_end_the_connection, 0, NODE_MSG_COUNT);
     tcase_add_test(t, node_that_breaks_the_protocol_is_lost);
     tcase_add_test(t, node_whose_connection_is_closed_is_lost);
+    tcase_add_test(t, last_words_are_heard_after_a_reset);
     tcase_add_test(t, peers_of_large_jobs_fit_in_the_queue);
     tcase_add_test(t, node_that_does_not_read_is_lost);
     tcase_add_test(t, silent_node_is_dropped_in_time);
