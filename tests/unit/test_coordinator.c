@@ -349,6 +349,26 @@ START_TEST(job_is_gone_with_its_last_node)
 }
 END_TEST
 
+/* All of them may have lost their connections at once. */
+START_TEST(job_is_kept_for_those_who_come_back)
+{
+    struct node_msg msg = join_of(0, "job", 2, 2);
+    struct agent a;
+
+    begin(NULL, NULL);
+    join(&a, msg);
+    hang_up(&a);
+    msg = join_of(0, "job", 3, 3);
+    msg.part = NODE_PART_OPEN;
+    msg.group_world_size = 3;
+    refuse(msg, "MIN of --nnodes is 3 there and 2");
+    msg.min_nodes = msg.max_nodes = 2;
+    join(&a, msg);
+    hear(&a, NODE_STOP); /* it never was in such a round */
+    hang_up(&a);
+}
+END_TEST
+
 /* Who was refused has described no job. */
 START_TEST(first_node_that_is_refused_leaves_no_job_behind)
 {
@@ -1106,6 +1126,7 @@ int main(void)
     tcase_add_test(t, job_begins_and_ends);
     tcase_add_test(t, jobs_are_told_apart_by_their_run_ids);
     tcase_add_test(t, job_is_gone_with_its_last_node);
+    tcase_add_test(t, job_is_kept_for_those_who_come_back);
     tcase_add_test(t, first_node_that_is_refused_leaves_no_job_behind);
     tcase_add_test(t, lack_of_a_secret_is_said_once);
     tcase_add_loop_test(

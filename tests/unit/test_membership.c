@@ -1201,6 +1201,126 @@ START_TEST(new_node_does_not_keep_the_round_from_going_on)
 }
 END_TEST
 
+START_TEST(newer_round_is_the_one_that_goes_on)
+{
+    begin(2, 2);
+    back(0, 4, 2);
+    only_welcome(0);
+    back(1, 5, 2);
+    assert_stale(0, 4);
+    only_welcome(1);
+    ck_assert_int_eq(ms.round, 5);
+    ck_assert_int_eq(ms.nawaited, 1);
+    /* So it is here, and not lost. */
+    say(0, (struct node_msg){.kind = NODE_ENDED});
+    pass(return_ms());
+    ck_assert_int_eq(nodes[1].last.kind, NODE_STOP);
+    ended(1, NODE_STOPPED);
+    ready(0);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(nodes[i].last.round, 6);
+        ck_assert_int_eq(nodes[i].last.restart_count, 0);
+    }
+}
+END_TEST
+
+START_TEST(node_that_comes_back_after_the_end_is_told_of_it)
+{
+    struct node_msg msg;
+
+    begin(2, 2);
+    start(2);
+    msg = now_of(1);
+    ended(0, NODE_SUCCEEDED);
+    ended(1, NODE_SUCCEEDED);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_CLOSED);
+    for (int is_lost = 0; is_lost < 2; is_lost++) {
+        if (is_lost)
+            lose(1);
+        come_back(1, &msg);
+        ck_assert_int_eq(nodes[1].ntold, 2);
+        ck_assert_int_eq(nodes[1].last.kind, NODE_CLOSED);
+        ck_assert_int_eq(nodes[1].last.result, 0);
+        ck_assert_str_eq(nodes[1].last.text, "success");
+    }
+    msg.part = NODE_PART_NONE;
+    refuse(&msg, "the job is over: success");
+}
+END_TEST
+
+/* --- What is no failure ------------------------------------------------- */
+
+/* Workers that are ended may fail on account of that, or of each other. */
+START_TEST(failure_after_a_stop_is_none)
+{
+    struct node_msg msg = {.kind = NODE_FAILED,
+        .rank = 0,
+        .wait_status = EXIT_STATUS(1),
+        .is_collateral = _i == 1,
+        .ago_ns = _i == 0 ? 0 : 30 * MS};
+
+    begin(1, 3);
+    start(2);
+    now += 1000 * MS;
+    join(2);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_STOP);
+    now += 20 * MS;
+    say(0, msg);
+    ck_assert_int_eq(nodes[1].told[NODE_FAILED], 0);
+    ended(0, NODE_HAS_FAILED);
+    ended(1, NODE_STOPPED);
+    pass(MEMBERSHIP_SETTLE_MS);
+    /* The third kind happened before, and of its own. */
+    ck_assert_int_eq(nodes[0].told[NODE_VERDICT], _i == 2);
+    ready(0);
+    ck_assert_int_eq(nodes[2].last.restart_count, _i == 2);
+}
+END_TEST
+
+static const struct {
+    int wait_status;
+    uint64_t later_ms;
+    bool is_failure;
+} leaves[] = {
+    {EXIT_STATUS(1), 0, false},
+    {EXIT_STATUS(1), MEMBERSHIP_SETTLE_MS, false},
+    {EXIT_STATUS(1), MEMBERSHIP_SETTLE_MS + 1, true},
+    {SIGSEGV, 0, true},
+};
+
+/* Those who talked to the workers that are ended are heard of before. */
+START_TEST(leave_explains_what_has_just_failed)
+{
+    begin(1, 2);
+    start(2);
+    failed(0, 0, leaves[_i].wait_status);
+    pass(leaves[_i].later_ms);
+    say(1, (struct node_msg){.kind = NODE_LEAVE, .text = "SIGTERM"});
+    ended(0, NODE_HAS_FAILED);
+    ended(1, NODE_STOPPED);
+    lose(1);
+    pass(MEMBERSHIP_SETTLE_MS);
+    ck_assert_int_eq(nodes[0].told[NODE_VERDICT], leaves[_i].is_failure);
+    ready(0);
+    ck_assert_int_eq(nodes[0].last.restart_count, leaves[_i].is_failure);
+}
+END_TEST
+
+/* Its part was not done, though nobody is left to say so. */
+START_TEST(job_is_no_success_without_those_that_left)
+{
+    begin(1, 2);
+    start(2);
+    say(1, (struct node_msg){.kind = NODE_LEAVE, .text = "SIGTERM"});
+    ended(1, NODE_STOPPED);
+    lose(1);
+    ended(0, NODE_SUCCEEDED);
+    ck_assert_int_eq(nodes[0].told[NODE_CLOSED], 0);
+    ready(0);
+    ck_assert_int_eq(nodes[0].last.group_world_size, 1);
+}
+END_TEST
+
 /* --- The same agent over another connection ----------------------------- */
 
 START_TEST(connection_of_a_running_node_is_replaced)
@@ -1617,5 +1737,11 @@ int main(void)
     tcase_add_test(t, node_that_connects_anew_between_rounds_is_not_called_for);
     tcase_add_test(t, part_that_there_is_not_is_refused);
     tcase_add_test(t, restarts_never_go_back);
+    tcase_add_test(t, newer_round_is_the_one_that_goes_on);
+    tcase_add_test(t, node_that_comes_back_after_the_end_is_told_of_it);
+    tcase_add_loop_test(t, failure_after_a_stop_is_none, 0, 3);
+    tcase_add_loop_test(t, leave_explains_what_has_just_failed, 0,
+        (int)(sizeof(leaves) / sizeof(leaves[0])));
+    tcase_add_test(t, job_is_no_success_without_those_that_left);
     return unit_run("membership", t);
 }

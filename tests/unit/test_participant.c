@@ -431,6 +431,62 @@ START_TEST(failure_and_end_are_said_again_to_whoever_is_there_now)
 }
 END_TEST
 
+/* The others have to hear of it where the next coordinator has not. */
+START_TEST(failure_elsewhere_is_told_to_another_coordinator)
+{
+    begin(3, 0);
+    hear((struct node_msg){
+        .kind = NODE_FAILED, .round = 3, .rank = 5, .ago_ns = 2 * MS});
+    expect("end:FAILED");
+    now += 100 * MS;
+    come_back();
+    expect("FAILED");
+    ck_assert_int_eq(sent[NODE_FAILED].round, 3);
+    ck_assert_int_eq(sent[NODE_FAILED].rank, 5);
+    ck_assert_uint_eq(sent[NODE_FAILED].ago_ns, 102 * MS);
+    worker_fails(2, 0);
+    participant_ended(&part, NODE_HAS_FAILED);
+    expect("FAILED ENDED");
+    come_back();
+    expect("FAILED FAILED ENDED"); /* its own, too */
+    ck_assert_int_eq(sent[NODE_FAILED].rank, 5);
+    hear_verdict(3, 1, NODE_NEXT_ROUND);
+    expect("tell:VERDICT");
+    come_back();
+    expect("");
+}
+END_TEST
+
+/* Nothing is left to be ended. */
+START_TEST(failure_elsewhere_is_remembered_after_the_end)
+{
+    begin(3, 0);
+    participant_ended(&part, NODE_SUCCEEDED);
+    expect("ENDED");
+    hear_of_round(NODE_FAILED, 3);
+    expect("");
+    come_back();
+    expect("FAILED ENDED");
+    begin(4, 1);
+    come_back();
+    expect("");
+}
+END_TEST
+
+START_TEST(stop_is_not_told_to_another_coordinator)
+{
+    begin(3, 0);
+    hear_of_round(NODE_STOP, 3);
+    expect("end:STOP");
+    come_back();
+    expect("");
+    participant_ended(&part, NODE_STOPPED);
+    expect("ENDED");
+    come_back();
+    expect("ENDED");
+}
+END_TEST
+
 START_TEST(leave_is_said_again)
 {
     begin(0, 0);
@@ -624,6 +680,9 @@ int main(void)
     tcase_add_test(t, spare_is_told_that_it_is_one);
     tcase_add_test(t, welcome_asks_for_nothing_where_nothing_happened);
     tcase_add_test(t, failure_and_end_are_said_again_to_whoever_is_there_now);
+    tcase_add_test(t, failure_elsewhere_is_told_to_another_coordinator);
+    tcase_add_test(t, failure_elsewhere_is_remembered_after_the_end);
+    tcase_add_test(t, stop_is_not_told_to_another_coordinator);
     tcase_add_test(t, leave_is_said_again);
     tcase_add_test(t, end_of_the_job_is_the_end_of_who_has_no_workers);
     tcase_add_test(t, end_of_the_job_ends_a_spare);
