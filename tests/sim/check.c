@@ -115,17 +115,22 @@ static void check_count(struct coord *c, const struct node_msg *msg)
             before->is_failed ? "has failed" : "has not failed");
 }
 
-/* Whether the present job can know what has become of the last round. */
-static bool knows_last_round(const struct coord *c)
+/* Whether the present job can know that the last round has failed. */
+static bool knows_failure(const struct coord *c)
 {
     const struct sim *s = c->sim;
     const struct membership *ms = c->job;
 
+    if (!s->last_round->is_told_failed)
+        return false;
     if (s->last_round->job == s->njobs)
         return true;
-    for (int i = 0; i < ms->group_size; i++)
-        if (s->by_number[ms->group[i].m->pid]->round == s->last_round)
+    for (int i = 0; i < ms->group_size; i++) {
+        const struct agent *a = s->by_number[ms->group[i].m->pid];
+
+        if (a->round == s->last_round && a->knows_failure)
             return true;
+    }
     return false;
 }
 
@@ -141,8 +146,7 @@ static void check_round_said(
         if (s->last_round == NULL ||
             (s->last_round->job != s->njobs && !s->has_known))
             s->nfailed = 0; /* nobody remembers another one: a new job */
-        else if (s->last_round->is_told_failed && knows_last_round(c) &&
-                 ++s->nfailed > s->settings.max_restarts)
+        else if (knows_failure(c) && ++s->nfailed > s->settings.max_restarts)
             check_fail(
                 s, 5, "%d rounds have failed and been followed", s->nfailed);
         if ((s->faults & ~SIM_CLEAN_FAULTS) == 0 && msg->restart_count != 0)
@@ -334,6 +338,7 @@ struct round *check_round_begins(struct agent *a)
             r->agents[p->group_rank]->node->index, a->node->index,
             p->group_rank, p->round);
     r->agents[p->group_rank] = a;
+    a->knows_failure = false;
     r->nproc[p->group_rank] = a->node->nproc;
     for (int i = 0; i < a->node->nproc; i++) {
         if (r->taken[p->rank_base + i])
@@ -356,10 +361,9 @@ void check_told(struct agent *a, const struct node_msg *msg)
                        (a->part.state == PARTICIPANT_RUNNING ||
                            a->part.state == PARTICIPANT_ENDED);
 
-    if (is_of_round && msg->kind == NODE_FAILED && !r->is_left)
-        r->is_told_failed = true;
-    if (is_of_round && msg->kind == NODE_VERDICT)
-        r->is_told_failed = true;
+    if (is_of_round && ((msg->kind == NODE_FAILED && !r->is_left) ||
+                           msg->kind == NODE_VERDICT))
+        a->knows_failure = r->is_told_failed = true;
     if (msg->kind == NODE_CLOSED && msg->result != 0) {
         s->failed_job = s->njobs;
         s->nfailed = 0; /* what follows is another job, whoever is in it */

@@ -290,9 +290,7 @@ struct agent {
     bool is_finishing;
     bool is_exited; /* by itself */
     bool is_success;
-    bool was_told; /* a ROUND */
-    bool has_heard_end; /* CLOSED */
-    int closed_result;
+    bool knows_failure; /* of its last round */
     uint64_t finished_ns;
     struct round *round; /* that its workers are of */
     struct sim_link net;
