@@ -214,6 +214,8 @@ void check_coordinator_says(
     if (msg->kind == NODE_PONG)
         return;
     s->nmsgs++;
+    if (msg->kind == NODE_STOP)
+        s->stopped = m;
     if (msg->kind == NODE_WELCOME)
         s->nallowed += MSGS_OF_JOIN;
     else if (msg->kind == NODE_PREPARE)
@@ -224,6 +226,15 @@ void check_coordinator_says(
         check_verdict(s, find_round(s, c->job->round_id), msg);
     else if (msg->kind == NODE_CLOSED && msg->result == 0)
         check_success(c);
+}
+
+void check_let_in(struct coord *c, const struct member *m)
+{
+    if (m->state == MEMBER_STALE && c->job->phase != MEMBERSHIP_CLOSED &&
+        c->sim->stopped != m)
+        check_fail(c->sim, 3,
+            "%s runs workers of another round, and is not told to end them",
+            m->host);
 }
 
 /* --- Heard by the coordinator ------------------------------------------- */
@@ -265,6 +276,19 @@ static void note_leave(struct coord *c, const struct member *m)
     r->is_left = true;
 }
 
+/* Of a failure here the coordinator has been told before. */
+static void note_ended(
+    struct coord *c, const struct member *m, const struct node_msg *msg)
+{
+    const struct membership *ms = c->job;
+    struct round *r = find_round(c->sim, ms->round_id);
+
+    if (r != NULL && ms->phase == MEMBERSHIP_RUNNING &&
+        m->state == MEMBER_ACTIVE && msg->round == ms->round &&
+        msg->result == NODE_HAS_FAILED)
+        r->is_failed = true;
+}
+
 void check_coordinator_hears(
     struct coord *c, const struct member *m, const struct node_msg *msg)
 {
@@ -272,6 +296,8 @@ void check_coordinator_hears(
 
     if (msg->kind == NODE_LEAVE)
         note_leave(c, m);
+    else if (msg->kind == NODE_ENDED)
+        note_ended(c, m, msg);
 
     if (msg->kind != NODE_PING)
         c->sim->nmsgs++;

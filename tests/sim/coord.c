@@ -206,11 +206,14 @@ static void join(struct coord_node *n, const struct node_msg *msg)
                                       : "done",
         msg->pid, msg->round);
     c->joining = msg;
+    c->sim->stopped = NULL;
     n->member = membership_join(c->job, n, &join, addr, coord_now(c), &e);
     c->joining = NULL;
     job_check(c);
-    if (n->member != NULL)
+    if (n->member != NULL) {
+        check_let_in(c, n->member);
         return;
+    }
     sim_trace(c->sim, "refused", NULL, msg->pid, 0);
     snprintf(refused.text, sizeof(refused.text), "%s", e.msg);
     end_send(n->end, &refused);

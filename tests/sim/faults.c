@@ -74,6 +74,7 @@ static void coord_event(struct sim *s, void *obj, uint64_t arg)
     (void)arg;
     if (p == NULL)
         abort();
+    s->coord_machine.is_up = true;
     process_init(p, &s->coord_machine);
     ring_add_last(&s->processes, &p->link);
     sim_trace(s, "coord-start", NULL, 0, 0);
@@ -86,8 +87,14 @@ static void crash_coord(struct sim *s)
 
     if (c == NULL || s->is_hosted)
         return;
-    sim_trace(s, "coord-crash", NULL, 0, 0);
-    process_end(s, c->process);
+    if (sim_chance(s, 30)) { /* its machine */
+        sim_trace(s, "coord-crash", "power", 0, 0);
+        s->coord_machine.is_up = false;
+        process_vanish(s, c->process);
+    } else {
+        sim_trace(s, "coord-crash", NULL, 0, 0);
+        process_end(s, c->process);
+    }
     coord_destroy(c);
     sim_after(s, some_time(s), coord_event, NULL, 0);
 }

@@ -349,8 +349,12 @@ void process_vanish(struct sim *s, struct process *p)
 {
     (void)s;
     p->is_alive = false;
-    while (!ring_is_empty(&p->ends))
-        forget_end(RING_OBJECT(p->ends.next, struct end, link));
+    while (!ring_is_empty(&p->ends)) {
+        struct end *e = RING_OBJECT(p->ends.next, struct end, link);
+
+        forget_chunks(other_end(e)); /* what was on its way from here */
+        forget_end(e);
+    }
 }
 
 void conn_reset(struct conn *c)

@@ -364,6 +364,7 @@ void check_coordinator_says(
     struct coord *c, const struct member *m, const struct node_msg *msg);
 void check_coordinator_hears(
     struct coord *c, const struct member *m, const struct node_msg *msg);
+void check_let_in(struct coord *c, const struct member *m);
 void check_joins(struct coord *c, const struct node_msg *join);
 void check_node_lost(struct coord *c, const struct member *m);
 void check_membership(struct sim *s, const struct membership *ms);
@@ -377,6 +378,7 @@ struct sim {
     uint64_t random;
     uint64_t now_ns;
     uint64_t seq;
+    uint64_t nnow; /* events at the present time */
     struct sim_event *heap; /* owned */
     size_t nheap, heap_cap;
     struct sim_trace trace[SIM_TRACE_LEN];
@@ -419,6 +421,7 @@ struct sim {
     int known_count; /* restarts that a node of the present job knew of */
     bool has_known; /* one was in a round that the job began with */
     int known_job; /* which that is */
+    const struct member *stopped; /* that STOP was said to last */
     int failed_job; /* that a node was told of; by sim.njobs */
     struct round *success_round; /* the last one */
     int success_job;
