@@ -42,8 +42,11 @@ static void send_cb(void *arg, struct member *m, const struct node_msg *msg)
 {
     struct coord *c = arg;
 
+    struct end *e = ((struct coord_node *)m->owner)->end;
+
     check_coordinator_says(c, m, msg);
-    end_send(((struct coord_node *)m->owner)->end, msg);
+    end_send(e, msg);
+    faults_tempt(c->sim, msg, e->conn);
 }
 
 static void drop_cb(void *arg, struct member *m)

@@ -99,6 +99,29 @@ static void crash_coord(struct sim *s)
     sim_after(s, some_time(s), coord_event, NULL, 0);
 }
 
+static void tempted_event(struct sim *s, void *obj, uint64_t arg)
+{
+    (void)obj;
+    (void)arg;
+    if (s->now_ns < s->faults_end_ns)
+        crash_coord(s);
+}
+
+void faults_tempt(struct sim *s, const struct node_msg *msg, struct conn *conn)
+{
+    bool is_near = s->now_ns < s->faults_end_ns;
+
+    if (!is_near || (msg->kind != NODE_STOP && msg->kind != NODE_FAILED &&
+                        msg->kind != NODE_VERDICT && msg->kind != NODE_ROUND &&
+                        msg->kind != NODE_CLOSED))
+        return;
+    if ((s->faults & 1u << FAULT_COORD_CRASH) != 0 && sim_chance(s, 2))
+        sim_after(
+            s, sim_between(s, 0, s->base_delay_ns), tempted_event, NULL, 0);
+    if ((s->faults & 1u << FAULT_RESET) != 0 && sim_chance(s, 2))
+        conn_reset(conn);
+}
+
 static void reset(struct sim *s)
 {
     struct conn *c = NULL;

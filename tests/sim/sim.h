@@ -333,6 +333,8 @@ void worker_fail(struct agent *a, int local_rank);
 /* --- faults.c ----------------------------------------------------------- */
 
 void faults_start(struct sim *s);
+/* The coordinator says something: a moment at which it matters what dies. */
+void faults_tempt(struct sim *s, const struct node_msg *msg, struct conn *conn);
 
 /* --- check.c ------------------------------------------------------------ */
 
