@@ -82,6 +82,7 @@ static void choose(struct sim *s)
     s->work_ns = sim_between(s, 500, 20000) * SIM_MS;
     s->base_delay_ns = sim_chance(s, 30) ? 50 * SIM_MS : SIM_MS;
     s->is_coupled = sim_chance(s, 70);
+    s->noticed = sim_chance(s, 40) ? 0 : 50;
     s->is_long = sim_chance(s, 60);
     /* After the faults a round may end for what they have done, more than
      * once; with clocks that are slow. */

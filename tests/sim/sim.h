@@ -400,6 +400,7 @@ struct sim {
     uint64_t base_delay_ns;
     bool is_hosted; /* the coordinator is of node 0's agent */
     bool is_coupled; /* workers wait for each other */
+    int noticed; /* percent of them that fail when another one is gone */
     bool is_patient; /* restarts enough for any fault */
     bool is_long; /* workers are not done before the faults are over */
 

@@ -97,7 +97,7 @@ static void break_round(struct agent *a)
         for (int k = 0; k < other->node->nproc; k++) {
             struct sim_worker *w = &other->workers[k];
 
-            if (w->is_alive && !w->is_leaving && sim_chance(s, 50))
+            if (w->is_alive && !w->is_leaving && sim_chance(s, s->noticed))
                 sim_after(s, sim_between(s, SIM_MS, 500 * SIM_MS), notice_event,
                     w, AS_ARG(w, 0));
         }
