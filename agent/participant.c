@@ -135,12 +135,17 @@ static void on_round(struct participant *p, const struct node_msg *msg)
 static void on_round_over(
     struct participant *p, const struct node_msg *msg, uint64_t now_ns)
 {
-    if (!is_in_round(p) || msg->round != p->place.round || p->has_why)
+    bool is_news = !p->has_why;
+
+    /* A failure is remembered, for the next coordinator. */
+    if (!is_in_round(p) || msg->round != p->place.round ||
+        (p->has_why &&
+            (p->why.kind == NODE_FAILED || msg->kind != NODE_FAILED)))
         return;
     p->has_why = true;
     p->why = *msg;
     p->why_ns = now_ns;
-    if (p->state == PARTICIPANT_RUNNING)
+    if (is_news && p->state == PARTICIPANT_RUNNING)
         p->callbacks.end_workers(p->arg, msg);
 }
 
