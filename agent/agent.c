@@ -81,6 +81,7 @@ struct agent {
     struct meeting meeting;
     struct nodes *nodes; /* NULL: a job of one node */
     struct participant part; /* several nodes: this one's */
+    char reason[768]; /* several nodes: why it ended, if not by a failure */
     int told_failure; /* local rank that the coordinator was told of, or -1 */
     struct channel *channel;
     struct output *output;
@@ -279,6 +280,7 @@ static void report_end(struct agent *a,
         .title = a->job->program.title,
         .rank_base = a->part.place.rank_base,
         .peer = find_peer(a),
+        .reason = a->reason[0] != '\0' ? a->reason : NULL,
         .is_own_view = a->nodes != NULL && !a->part.has_cause,
         .program = a->job->program.path,
         .host = a->host,
@@ -658,8 +660,11 @@ static void on_part_tell(void *arg, const struct node_msg *msg)
     else if (msg->kind == NODE_PARKED)
         log_warn("agent", "this node waits as a spare: %s", msg->text);
     else if (msg->kind == NODE_CLOSED && msg->result != 0 &&
-             (!a->part.has_cause || a->part.cause.next == NODE_NEXT_ROUND))
-        log_error("agent", "the job has ended: %s", msg->text);
+             (!a->part.has_cause || a->part.cause.next == NODE_NEXT_ROUND)) {
+        snprintf(a->reason, sizeof(a->reason), "%s", msg->text);
+        if (!a->part.is_leaving)
+            log_error("agent", "the job has ended: %s", msg->text);
+    }
 }
 
 static void on_part_finish(void *arg)
@@ -697,8 +702,17 @@ static void on_nodes_ended(void *arg, const char *why)
 
     if (a->is_finishing)
         return;
-    if (!a->part.is_last)
-        log_error("agent", "%s", why);
+    if (!a->part.is_last) {
+        snprintf(a->reason, sizeof(a->reason), "%s", why);
+        if (a->part.state == PARTICIPANT_ENDED && !a->part.is_done &&
+            a->part.result == NODE_SUCCEEDED)
+            log_warn("agent",
+                "%s; the workers of this node have succeeded, whether others "
+                "have is not known",
+                why);
+        else
+            log_error("agent", "%s", why);
+    }
     participant_abandoned(&a->part);
     settle(a);
 }
@@ -1226,7 +1240,7 @@ static int set_up(struct agent *a, struct err *e)
     gethostname(a->host, sizeof(a->host) - 1);
     rc = job->nodes.max > 1
              ? nodes_create(&a->nodes, &a->loop, job, &a->meeting, run_id(a),
-                   a->host, nfds, &node_callbacks, a, e)
+                   a->host, agent_id, nfds, &node_callbacks, a, e)
              : meeting_open(&a->meeting, &a->loop, job->master_addr,
                    job->master_port, job->has_agent_store, job->nproc, nfds, e);
     if (rc == 0)

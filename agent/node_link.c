@@ -33,6 +33,8 @@
 #define ATTEMPT_MS 5000
 /* For the last try before the deadline. */
 #define LOOKUP_LEAST_MS 1000
+/* For the coordinator of another host to be up, if there is one. */
+#define OWN_HOST_MS 5000
 /* For a TCPStore to answer. */
 #define PROBE_MS 1000
 /* The user is told why nothing happens. */
@@ -54,6 +56,7 @@ struct node_link {
     uv_loop_t *loop;
     enum link_state state;
     uint64_t deadline_ns; /* for WELCOME */
+    uint64_t own_ns; /* from when on this host's own is called */
     bool is_lasting; /* it may come back */
     bool has_probed; /* what it is that hangs up */
     bool was_up;
@@ -186,6 +189,11 @@ __attribute__((format(printf, 2, 3))) static void try_later(
         log_warn("agent", "waiting for the coordinator at %s port %d: %s",
             l->settings.host, l->settings.port, l->problem);
     }
+    if (l->settings.own_host != NULL && now >= l->own_ns) {
+        l->settings.host = l->settings.own_host;
+        l->settings.own_host = NULL;
+        l->pause_ms = FIRST_PAUSE_MS;
+    }
     l->state = LINK_PAUSING;
     set_timer(l, l->pause_ms < (uint64_t)clock_left_ms(l->deadline_ns)
                      ? l->pause_ms
@@ -245,6 +253,12 @@ static void introduce(struct node_link *l, const struct node_msg *hello)
     set_timer(l, ATTEMPT_MS);
 }
 
+/* One that may miss none says something in between. */
+static uint64_t ping_ms(const struct node_link *l)
+{
+    return l->keep_alive_attempts > 1 ? l->keep_alive_ms : l->keep_alive_ms / 2;
+}
+
 static void be_welcome(struct node_link *l, const struct node_msg *msg)
 {
     const struct token *t = l->settings.token;
@@ -266,7 +280,7 @@ static void be_welcome(struct node_link *l, const struct node_msg *msg)
     l->keep_alive_ms =
         msg->keep_alive_ms > 0 ? (uint64_t)msg->keep_alive_ms : LAST_PAUSE_MS;
     l->keep_alive_attempts = msg->keep_alive_attempts;
-    set_timer(l, l->keep_alive_ms);
+    set_timer(l, ping_ms(l));
 }
 
 static void on_conn_message(void *arg, const struct node_msg *msg)
@@ -454,7 +468,8 @@ static int start_lookup(struct node_link *l)
 
 static void attempt(struct node_link *l)
 {
-    uint64_t left = (uint64_t)clock_left_ms(l->deadline_ns);
+    uint64_t left = (uint64_t)clock_left_ms(
+        l->settings.own_host != NULL ? l->own_ns : l->deadline_ns);
     int rc = start_lookup(l);
 
     if (rc < 0) {
@@ -479,7 +494,7 @@ static void keep_alive(struct node_link *l)
         return;
     }
     node_conn_send(l->conn, &ping);
-    set_timer(l, l->keep_alive_ms);
+    set_timer(l, ping_ms(l));
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -536,6 +551,7 @@ int node_link_create(struct node_link **out, uv_loop_t *loop,
     l->pause_ms = FIRST_PAUSE_MS;
     l->told_ns = clock_now_ns();
     l->deadline_ns = clock_deadline_ns((int64_t)settings->join_timeout_ms);
+    l->own_ns = clock_deadline_ns(OWN_HOST_MS);
     l->nhandles = 2;
     uv_timer_init(loop, &l->timer); /* cannot fail */
     l->timer.data = l;

@@ -16,6 +16,10 @@ struct node_link;
 
 struct node_link_settings {
     const char *host; /* borrowed; of the coordinator */
+    /* This host has one, too, but the endpoint's address is none of its own:
+     * that one is called when nobody else answers within a few seconds.
+     * Borrowed; NULL: there is none. */
+    const char *own_host;
     int port;
     uint64_t join_timeout_ms; /* until it is reached */
     uint64_t coordinator_timeout_ms; /* until it is back */

@@ -19,13 +19,20 @@
 
 #define RESOLVE_MS 30000
 
+/* What the endpoint is here. */
+struct endpoint {
+    bool is_own; /* an address of this host */
+    bool is_loopback; /* that no other host could reach */
+};
+
 struct nodes {
+    uint64_t agent_id;
     struct token *token; /* NULL: there is no secret */
     struct coordinator *coordinator; /* NULL: another node hosts it */
     struct store_port *port; /* of the coordinator; NULL: the meeting's is */
     struct access *port_access; /* of that port */
     struct access *store_access; /* of the meeting's */
-    bool is_loopback; /* the endpoint */
+    struct endpoint endpoint;
     struct node_link *link;
 };
 
@@ -65,12 +72,6 @@ static bool is_own_address(const struct sockaddr *sa, socklen_t len)
         close(fd);
     return is_own;
 }
-
-/* What the endpoint is here. */
-struct endpoint {
-    bool is_own; /* an address of this host */
-    bool is_loopback; /* that no other host could reach */
-};
 
 /*
  * A host's own name may be a loopback address for itself only, as Debian sets
@@ -131,6 +132,8 @@ static int create_coordinator(struct nodes *n, struct poller *p,
         .last_call_ms = set->last_call_ms,
         .keep_alive_ms = set->keep_alive_ms,
         .keep_alive_attempts = set->keep_alive_attempts,
+        .has_agent_store = job->has_agent_store,
+        .host_agent_id = n->agent_id,
         .restart_delay_ms = job->restart_delay_ms,
         .restart_delay_max_ms = job->restart_delay_max_ms,
         .crash_loop_count = job->crash_loop_count,
@@ -184,7 +187,7 @@ static int open_meeting(struct nodes *n, uv_loop_t *loop,
         &ep, set, is_typed ? n->store_access : n->port_access, e);
     if (rc < 0)
         return rc;
-    n->is_loopback = ep.is_loopback;
+    n->endpoint = ep;
     listen_host = ep.is_loopback ? set->host : "::";
     if (ep.is_loopback)
         log_warn("agent",
@@ -256,6 +259,7 @@ static void introduce(struct node_msg *join, const struct job *job,
         .crash_loop_count = job->crash_loop_count,
         .crash_loop_ms = as_i32(job->crash_loop_ms),
         .is_static = job->nodes.is_static,
+        .has_agent_store = job->has_agent_store,
         .store_port = meeting->port,
         .pid = (int32_t)getpid()};
     snprintf(join->run_id, sizeof(join->run_id), "%s", run_id);
@@ -284,8 +288,9 @@ static int decide_who_may_connect(
 }
 
 int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
-    struct meeting *meeting, const char *run_id, const char *host, size_t nfds,
-    const struct node_link_callbacks *callbacks, void *arg, struct err *e)
+    struct meeting *meeting, const char *run_id, const char *host,
+    uint64_t agent_id, size_t nfds, const struct node_link_callbacks *callbacks,
+    void *arg, struct err *e)
 {
     struct node_link_settings link = {.host = job->nodes.host,
         .port = job->nodes.port,
@@ -297,6 +302,7 @@ int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
     if (n == NULL)
         return err_set(e, -ENOMEM, "out of memory");
     *out = n;
+    n->agent_id = agent_id;
     rc = decide_who_may_connect(n, &job->nodes, e);
     if (rc < 0)
         return rc;
@@ -304,8 +310,11 @@ int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
     rc = open_meeting(n, loop, meeting, job, run_id, nfds, e);
     if (rc < 0)
         return rc;
-    /* The endpoint may be none that leads back to this host. */
-    if (n->coordinator != NULL && !n->is_loopback)
+    /* The endpoint may be none that leads back to this host; or it leads to
+     * another one, where node rank 0 (is_host) is given, too. */
+    if (n->coordinator != NULL && !n->endpoint.is_own)
+        link.own_host = "127.0.0.1";
+    else if (n->coordinator != NULL && !n->endpoint.is_loopback)
         link.host = "127.0.0.1";
     introduce(&link.join, job, meeting, run_id, host);
     rc = node_link_create(&n->link, loop, &link, callbacks, arg);

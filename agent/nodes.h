@@ -22,8 +22,9 @@ struct nodes;
  * borrowed. nfds as meeting_open() has it.
  */
 int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
-    struct meeting *meeting, const char *run_id, const char *host, size_t nfds,
-    const struct node_link_callbacks *callbacks, void *arg, struct err *e);
+    struct meeting *meeting, const char *run_id, const char *host,
+    uint64_t agent_id, size_t nfds, const struct node_link_callbacks *callbacks,
+    void *arg, struct err *e);
 
 void nodes_send(struct nodes *n, const struct node_msg *msg);
 

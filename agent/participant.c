@@ -158,6 +158,10 @@ static void on_verdict(struct participant *p, const struct node_msg *msg)
     p->has_cause = true;
     p->restart_count = msg->restart_count;
     p->callbacks.tell(p->arg, msg);
+    if (msg->next == NODE_NEXT_ROUND)
+        return;
+    p->is_closed = true; /* CLOSED follows; that would change nothing */
+    finish_when_ended(p, msg);
 }
 
 static void on_closed(struct participant *p, const struct node_msg *msg)

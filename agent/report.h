@@ -38,6 +38,7 @@ struct report_input {
     /* NODE_VERDICT: the first failure, where another node had it; NULL: it was
      * here, or there was none. */
     const struct node_msg *peer;
+    const char *reason; /* several nodes: why else the job ended; NULL: no */
     /* Several nodes, and the coordinator has not said who was first. */
     bool is_own_view;
     int exit_code; /* crun's own */

@@ -230,6 +230,7 @@ static json_t *describe_job(const struct report_input *in)
             ? describe_worker(in, lc->first_failure, &is_whole)
             : json_null(),
         &is_whole);
+    put(o, "reason", text(in->reason), &is_whole);
     put(o, "peer_failure",
         in->peer != NULL ? describe_peer(in->peer, &is_whole) : json_null(),
         &is_whole);

@@ -12,6 +12,7 @@
 
 #include "rendezvous/base/log.h"
 #include "rendezvous/base/text.h"
+#include "rendezvous/node_protocol.h"
 
 /* torchrun's, where only a host is given. */
 #define STATIC_PORT 29500
@@ -87,7 +88,14 @@ static int read_backend(
         options_where(o, &o->rdzv_backend).text, name);
 }
 
-enum conf_kind { CONF_SECONDS, CONF_COUNT, CONF_BOOL, CONF_STORE, CONF_FIXED };
+enum conf_kind {
+    CONF_SECONDS,
+    CONF_COUNT,
+    CONF_ATTEMPTS,
+    CONF_BOOL,
+    CONF_STORE,
+    CONF_FIXED,
+};
 
 /* Of which backends a key is. */
 #define OF(backend) (1u << (backend))
@@ -106,7 +114,7 @@ static const struct conf_key {
     {"close_timeout", CONF_SECONDS, OF(RDZV_C10D), 0},
     {"heartbeat_timeout", CONF_SECONDS, OF(RDZV_C10D), 0},
     {"keep_alive_interval", CONF_SECONDS, OF(RDZV_C10D), FIELD(keep_alive_s)},
-    {"keep_alive_max_attempt", CONF_COUNT, OF(RDZV_C10D),
+    {"keep_alive_max_attempt", CONF_ATTEMPTS, OF(RDZV_C10D),
         FIELD(keep_alive_attempts)},
     {"read_timeout", CONF_SECONDS, OF(RDZV_C10D), 0},
     {"is_host", CONF_BOOL, OF(RDZV_C10D), FIELD(is_host)},
@@ -164,10 +172,11 @@ static bool is_of_kind(const struct setting *s, enum conf_kind kind,
 
     snprintf(text, sizeof(text), "%.*s", s->value_len, s->value);
     *number = 0;
-    if (kind == CONF_SECONDS || kind == CONF_COUNT) {
-        *expected =
-            kind == CONF_SECONDS ? "whole seconds, at least 1" : "a number";
-        if (text_to_i64(text, &n) < 0 || n < (kind == CONF_SECONDS) ||
+    if (kind <= CONF_ATTEMPTS) {
+        *expected = kind == CONF_SECONDS ? "whole seconds, at least 1"
+                    : kind == CONF_COUNT ? "a number"
+                                         : "a number, at least 1";
+        if (text_to_i64(text, &n) < 0 || n < (kind != CONF_COUNT) ||
             n > INT32_MAX)
             return false;
         *number = (int)n;
@@ -402,6 +411,21 @@ static int check_nodes(struct rdzv_options *r, bool is_file,
             "%s: store_type=file is for one node; several meet at a host and "
             "port",
             options_where(o, &o->rdzv_conf).text);
+    if (strcmp(r->endpoint_host, "0.0.0.0") == 0 ||
+        strcmp(r->endpoint_host, "::") == 0)
+        return err_set(e, -EINVAL,
+            "%s='%s': %s is no address that other nodes can reach; give the "
+            "one of the node that they meet at",
+            where.text, o->nnodes, r->endpoint_host);
+    if (r->run_id != NULL && strlen(r->run_id) >= NODE_RUN_ID_MAX)
+        return err_set(e, -EINVAL, "%s: expected at most %d bytes",
+            options_where(o, &o->rdzv_id).text, NODE_RUN_ID_MAX - 1);
+    if (strlen(o->role) >= NODE_ROLE_MAX)
+        return err_set(e, -EINVAL, "%s: expected at most %d bytes",
+            options_where(o, &o->role).text, NODE_ROLE_MAX - 1);
+    if (o->local_addr != NULL && strlen(o->local_addr) >= NODE_ADDR_MAX)
+        return err_set(e, -EINVAL, "%s: expected at most %d bytes",
+            options_where(o, &o->local_addr).text, NODE_ADDR_MAX - 1);
     if (!r->is_static && o->rdzv_endpoint == NULL && r->min_nodes > 1)
         return err_set(e, -EINVAL,
             "%s='%s': with the backend c10d %s is needed, a host that all "

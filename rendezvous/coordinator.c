@@ -139,6 +139,7 @@ static struct job *job_of_first_node(
     struct membership_settings set = {.min_nodes = join->min_nodes,
         .max_nodes = join->max_nodes,
         .max_restarts = join->max_restarts,
+        .has_agent_store = join->has_agent_store != 0,
         .join_timeout_ms = as_ms(join->join_timeout_ms),
         .last_call_ms = as_ms(join->last_call_ms),
         .keep_alive_ms =
@@ -507,6 +508,10 @@ void coordinator_destroy(struct coordinator *c)
 
     if (c == NULL)
         return;
+    if (!c->is_open && !ring_is_empty(&c->jobs))
+        membership_close(
+            &RING_OBJECT(c->jobs.next, struct job, link)->membership,
+            clock_now_ns());
     while (!ring_is_empty(&c->nodes))
         node_close(RING_OBJECT(c->nodes.next, struct node, link));
     while (!ring_is_empty(&c->strangers))

@@ -19,6 +19,9 @@
 /* Rounds and restarts, as told by others: they are still counted up. */
 #define COUNT_MAX (1 << 30)
 
+/* Of one node; so many of MEMBERSHIP_NODES_MAX can be counted. */
+#define WORKERS_MAX 4096
+
 static void gather(struct membership *ms, uint64_t now_ns);
 static void arrive(struct membership *ms, struct member *m, uint64_t now_ns);
 static void check_over(struct membership *ms, uint64_t now_ns);
@@ -167,6 +170,12 @@ __attribute__((format(printf, 4, 5))) static void close_job(
     msg = closed(ms);
     enter(ms, MEMBERSHIP_CLOSED, now_ns);
     send_to_all(ms, &msg);
+}
+
+void membership_close(struct membership *ms, uint64_t now_ns)
+{
+    if (ms->phase != MEMBERSHIP_CLOSED)
+        close_job(ms, 1, now_ns, "the coordinator's node has ended");
 }
 
 /* --- Order -------------------------------------------------------------- */
@@ -577,10 +586,6 @@ static void end_round(struct membership *ms, uint64_t now_ns)
             enter_gathering(ms, now_ns);
     } else if (is_everybody_done(ms)) {
         close_job(ms, 0, now_ns, "success");
-    } else if (ms->has_left) {
-        close_job(ms, 1, now_ns,
-            "a node was stopped, and no node of a static "
-            "rendezvous can be spared");
     } else {
         enter_gathering(ms, now_ns);
     }
@@ -652,11 +657,19 @@ static int check_join(
     if (rc == 0)
         rc =
             check_number("MAX of --nnodes", join->max_nodes, set->max_nodes, e);
+    if (rc == 0 && (join->has_agent_store != 0) != set->has_agent_store)
+        rc = err_set(e, -EINVAL,
+            "--no_agent_store (or TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1) is "
+            "given %s; it has to be the same on every node",
+            set->has_agent_store ? "there and not at the coordinator"
+                                 : "at the coordinator and not there");
     if (rc == 0)
         rc = check_number(
             "--max_restarts", join->max_restarts, set->max_restarts, e);
-    if (rc == 0 && (join->nproc < 1 || join->nproc > 65536))
+    if (rc == 0 && (join->nproc < 1 || join->nproc > WORKERS_MAX))
         rc = err_set(e, -EINVAL, "it has %d workers", join->nproc);
+    if (rc == 0 && (join->store_port < 0 || join->store_port > 65535))
+        rc = err_set(e, -EINVAL, "its store has port %d", join->store_port);
     if (rc == 0 && (join->part < NODE_PART_NONE || join->part > NODE_PART_DONE))
         rc = err_set(e, -EINVAL,
             "its part in the last round is %d: expected "
@@ -978,17 +991,33 @@ static void on_ended(struct membership *ms, struct member *m,
 static void on_leave(struct membership *ms, struct member *m,
     const struct node_msg *msg, uint64_t now_ns)
 {
+    bool is_busy = m->state == MEMBER_ACTIVE ||
+                   (m->state == MEMBER_ENDED && m->result != NODE_SUCCEEDED);
+
     /* What has just failed elsewhere failed because its workers were ended. */
     if (ms->phase == MEMBERSHIP_STOPPING && m->state == MEMBER_ACTIVE &&
         !is_signal(&ms->failure) &&
         now_ns <= ms->heard_ns + MEMBERSHIP_SETTLE_MS * MS)
         ms->has_failure = false;
     set_leaving(ms, m);
-    ms->has_left = ms->has_left || ms->settings.is_static;
+    if (ms->phase == MEMBERSHIP_CLOSED)
+        return;
+    if (ms->settings.host_agent_id == m->agent_id) {
+        close_job(ms, 1, now_ns,
+            "node %s, which hosts the coordinator, was stopped: %.200s",
+            m->host, msg->text);
+        return;
+    }
+    if (ms->settings.is_static && is_busy && !ms->has_failure) {
+        close_job(ms, 1, now_ns,
+            "node %s was stopped (%.200s), and no node of a static job can be "
+            "spared",
+            m->host, msg->text);
+        return;
+    }
     if (ms->phase == MEMBERSHIP_PREPARING && m->state == MEMBER_ACTIVE)
         abandon_round(ms, now_ns);
-    else if (m->state == MEMBER_ACTIVE ||
-             (m->state == MEMBER_ENDED && m->result != NODE_SUCCEEDED))
+    else if (is_busy)
         stop_round(ms, m, now_ns, "node %s leaves: %.200s", m->host, msg->text);
     else if (ms->phase == MEMBERSHIP_GATHERING)
         gather(ms, now_ns);

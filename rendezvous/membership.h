@@ -53,6 +53,8 @@
 
 struct membership_settings {
     char run_id[NODE_RUN_ID_MAX];
+    bool has_agent_store; /* rank 0's agent hosts it, and not rank 0 */
+    uint64_t host_agent_id; /* of the node that hosts this; 0: none does */
     bool is_static; /* group rank is node rank; nobody can be spared */
     int min_nodes;
     int max_nodes;
@@ -162,7 +164,6 @@ struct membership {
     uint64_t delay_until_ns;
     uint64_t check_ns; /* when to look for silent nodes next */
     int nshort;
-    bool has_left; /* STOPPING, static: somebody cannot be spared */
     int result; /* CLOSED: 0 is a success */
     char why[NODE_TEXT_MAX]; /* CLOSED */
 };
@@ -171,6 +172,10 @@ void membership_init(struct membership *ms,
     const struct membership_settings *settings,
     const struct membership_callbacks *callbacks, void *arg, uint64_t now_ns);
 void membership_fini(struct membership *ms); /* frees the members, too */
+
+/* The coordinator ends, with the node that it is on: whoever is there is told,
+ * unless the job was over. */
+void membership_close(struct membership *ms, uint64_t now_ns);
 
 /*
  * A node asks to be let in; addr is what others reach it by. Returns the

@@ -36,6 +36,7 @@ enum field_type { FIELD_I32, FIELD_U64, FIELD_TEXT, FIELD_BYTES };
     X(max_nodes, FIELD_I32)                                                    \
     X(max_restarts, FIELD_I32)                                                 \
     X(store_port, FIELD_I32)                                                   \
+    X(has_agent_store, FIELD_I32)                                              \
     X(is_static, FIELD_I32)                                                    \
     X(group_rank, FIELD_I32)                                                   \
     X(group_world_size, FIELD_I32)                                             \
@@ -92,8 +93,8 @@ static const uint8_t layouts[NODE_MSG_COUNT][FIELDS_MAX] = {
     [NODE_HELLO] = {F_has_token, F_nonce},
     [NODE_JOIN] = {F_has_token, F_nonce, F_proof, F_run_id, F_host, F_pid,
         F_addr, F_addrs, F_store_port, F_node_rank, F_nproc, F_role,
-        F_is_static, F_min_nodes, F_max_nodes, F_max_restarts,
-        F_join_timeout_ms, F_last_call_ms, F_keep_alive_ms,
+        F_has_agent_store, F_is_static, F_min_nodes, F_max_nodes,
+        F_max_restarts, F_join_timeout_ms, F_last_call_ms, F_keep_alive_ms,
         F_keep_alive_attempts, F_restart_delay_ms, F_restart_delay_max_ms,
         F_crash_loop_count, F_crash_loop_ms, F_agent_id, F_part, F_round,
         F_round_id, F_restart_count, F_round_restart_count, F_group_rank,

@@ -109,6 +109,7 @@ struct node_msg {
     int32_t max_nodes;
     int32_t max_restarts;
     int32_t store_port; /* where its agent would serve a round's store */
+    int32_t has_agent_store; /* else rank 0 hosts it, at that port */
     int32_t is_static; /* node_rank decides, and the store is at the endpoint */
     int32_t group_rank;
     int32_t group_world_size;

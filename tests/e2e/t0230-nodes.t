@@ -2,7 +2,7 @@
 # dynamic, and what reaches all of them.
 . "${BASH_SOURCE[0]%/*}/tap.sh"
 . "${BASH_SOURCE[0]%/*}/agents.sh"
-plan 55
+plan 66
 cd "$TMP"
 export OMP_NUM_THREADS=1
 
@@ -218,6 +218,40 @@ ends a
 is "$codes" 1 "K8S-01 a name that never comes"
 like "$(cat a.err)" 'nosuch.invalid port 29500 cannot be reached within 1 s: .*(unknown|not known|failure|family)' \
     "K8S-01 the resolver's message is told"
+
+# --- Whoever stops -----------------------------------------------------------
+
+for how in dynamic fixed; do
+    $how
+    rm -f up.*
+    for n in 0 1; do
+        agent $n "${job[@]}" --nnodes 2 --node_rank $n --max_restarts 3 \
+            --report $n.json sh -c 'touch up.$RANK; exec sleep 1000'
+        [[ $n == 1 ]] || wait_for 10 listens
+    done
+    wait_for 10 test -e up.0 -a -e up.1
+    kill -TERM "${pids[0]}"
+    ends 0 1
+    is "$codes" "1 1" "the node that hosts the coordinator is stopped ($how)"
+    like "$(cat 1.err)" 'the job has ended: node .*, which hosts the coordinator, was stopped: it received SIGTERM' \
+        "and the other one is told"
+    is "$(grep -c 'new round' 1.err)" 0 "and waits for nothing"
+    like "$(cat 1.json)" '"reason": "node .*, which hosts the coordinator, was stopped' \
+        "the report has it"
+done
+fixed
+agent a "${job[@]}" --nnodes 2 --node_rank 0 true
+wait_for 10 listens
+agent b "${job[@]}" --nnodes 2 --node_rank 1 --no_agent_store true
+ends b
+is "$codes" 1 "a node with --no_agent_store, where the others have none, is refused"
+like "$(cat b.err)" '--no_agent_store .* is given there and not at the coordinator' "with the reason"
+kill -TERM "${pids[a]}"
+ends a
+fixed
+agent a "${job[@]}" --nnodes 2 --node_rank 0 --rdzv_conf timeout=1 --report r.json true
+ends a
+like "$(cat r.json)" '"reason": "joined 1 of 2 nodes within 1 s"' "a report has the reason of a job that did not begin"
 
 # --- Mixed clusters ----------------------------------------------------------
 

@@ -3,7 +3,7 @@
 # connect, and a cable that is cut.
 . "${BASH_SOURCE%/*}/tap.sh"
 . "${BASH_SOURCE%/*}/agents.sh"
-plan 34
+plan 36
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
 
@@ -60,6 +60,13 @@ A='--rdzv_conf is_host=1,join_timeout=20,last_call_timeout=1' \
     pair service "${two[@]}" "${conf[@]}" --rdzv_endpoint service:4106
 
 # The nodes meet at two places.
+RANKED=0
+on_a "${two[@]}" --node_rank 0 --master_addr 10.99.0.1 --master_port 4110 \
+    --rdzv_conf timeout=9 true >twice.a 2>&1 &
+on_b "${two[@]}" --node_rank 0 --master_addr 10.99.0.1 --master_port 4110 \
+    --rdzv_conf timeout=9 true >twice.b 2>&1
+wait $!
+unset RANKED
 pair loopback --nnodes 2 --rdzv_backend c10d --rdzv_conf join_timeout=2 \
     --rdzv_endpoint localhost:4107
 RANKED=1 pair nowhere --nnodes 2 --rdzv_conf timeout=2
@@ -131,7 +138,7 @@ EOF2
 cp "$ROOT/tests/e2e/agents.sh" .
 export CRUN CRUND HELLO=$EXAMPLES/hello MARK=$HELPERS/store_mark
 if ! command -v ip nsenter >/dev/null || ! unshare -rnmu true 2>/dev/null; then
-    skip 34 "no network namespaces here"
+    skip 36 "no network namespaces here"
     exit
 fi
 ns=(unshare -nm)
@@ -152,6 +159,9 @@ works number "dynamic, a number"
 works six "an endpoint of IPv6, a number"
 works sixname "and a name"
 works sixstatic "and static"
+like "$(cat twice.b)" 'refuses this node: node rank 0 is already taken by host nodea, pid [0-9]+' \
+    "NODE-01 node rank 0 on two hosts: the second is refused"
+like "$(cat twice.a)" 'is refused: node rank 0 is already taken' "NODE-01 and the first says so"
 works service "an endpoint that is no address of its host"
 like "$(cat service.a)" 'the endpoint service is no address of this host: connections are accepted at all' \
     "which is said"

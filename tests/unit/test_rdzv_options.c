@@ -103,6 +103,13 @@ static const struct {
     {"--nnodes 1:2 --rdzv_backend c10d --rdzv_conf store_type=file "
      "--rdzv_endpoint /f",
         {"store_type=file", "host and port"}},
+    {"--nnodes 2 --rdzv_backend c10d --rdzv_endpoint h "
+     "--rdzv_conf keep_alive_max_attempt=0",
+        {"keep_alive_max_attempt='0'", "at least 1"}},
+    {"--nnodes 2 --rdzv_backend c10d --rdzv_endpoint 0.0.0.0:1",
+        {"0.0.0.0 is no address that other nodes can reach"}},
+    {"--nnodes 2 --rdzv_backend c10d --rdzv_endpoint [::]",
+        {":: is no address that other nodes can reach"}},
     {"--nnodes 2 --node_rank 2", {"--node_rank='2'", "0 to 1"}},
     {"--nnodes 2 --node_rank 29500", {"--node_rank='29500'", "0 to 1"}},
     {"--nnodes 2 --node_rank -1", {"--node_rank='-1'", "0 to 1"}},
