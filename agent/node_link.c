@@ -436,10 +436,13 @@ static void on_looked_up(uv_poll_t *poll, int status, int events)
 
     (void)status;
     (void)events;
-    if (rc != 0)
+    if (rc != 0) {
         try_later(l, "%s", gai_strerror(rc));
-    else
-        connect_next(l);
+        return;
+    }
+    if (l->settings.looked_up != NULL && !l->was_up)
+        l->settings.looked_up(l->settings.looked_up_arg, l->addresses);
+    connect_next(l);
 }
 
 static int start_lookup(struct node_link *l)

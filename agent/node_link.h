@@ -7,6 +7,7 @@
 #ifndef CRUN_AGENT_NODE_LINK_H
 #define CRUN_AGENT_NODE_LINK_H
 
+#include <netdb.h>
 #include <uv.h>
 
 #include "rendezvous/node_protocol.h"
@@ -23,6 +24,10 @@ struct node_link_settings {
     int port;
     uint64_t join_timeout_ms; /* until it is reached */
     uint64_t coordinator_timeout_ms; /* until it is back */
+    /* What the host's name means now, before it is called; NULL: nobody asks.
+     */
+    void (*looked_up)(void *arg, const struct addrinfo *addresses);
+    void *looked_up_arg;
     const struct token *token; /* borrowed; NULL: there is no secret */
     struct node_msg join; /* what it is told first */
 };

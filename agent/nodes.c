@@ -32,6 +32,10 @@ struct nodes {
     struct store_port *port; /* of the coordinator; NULL: the meeting's is */
     struct access *port_access; /* of that port */
     struct access *store_access; /* of the meeting's */
+    const struct job *job; /* borrowed, as the next two */
+    struct meeting *meeting;
+    const char *run_id;
+    bool has_failed_late; /* to host the coordinator */
     struct endpoint endpoint;
     struct node_link *link;
 };
@@ -78,28 +82,41 @@ static bool is_own_address(const struct sockaddr *sa, socklen_t len)
  * it up. An endpoint that is no address of the host that is to listen there is
  * one of something in between: connections then come in at others.
  */
-static int look_at_endpoint(struct endpoint *ep, const struct job_nodes *set,
-    struct access *access, struct err *e)
+static int judge_endpoint(struct endpoint *ep, const struct addrinfo *list,
+    const char *host, struct access *access, struct err *e)
 {
-    struct addrinfo *list;
     bool is_loopback_only = true;
     int rc = 0;
 
     *ep = (struct endpoint){0};
-    if (resolve_until(set->host, 0, 0, clock_deadline_ns(RESOLVE_MS), &list) !=
-        0)
-        return 0; /* it may be known later */
-    for (struct addrinfo *ai = list; ai != NULL; ai = ai->ai_next) {
+    for (const struct addrinfo *ai = list; ai != NULL; ai = ai->ai_next) {
         is_loopback_only = is_loopback_only && is_loopback(ai->ai_addr);
         if (is_own_address(ai->ai_addr, ai->ai_addrlen))
             ep->is_own = true;
     }
-    ep->is_loopback = is_loopback_only && !is_own_name(set->host);
-    for (struct addrinfo *ai = list; ai != NULL && rc == 0; ai = ai->ai_next)
-        if (ep->is_own && (ep->is_loopback || !is_loopback_only))
-            rc = access_limit_local(access, ai->ai_addr);
-    freeaddrinfo(list);
+    ep->is_loopback = is_loopback_only && !is_own_name(host);
+    if (!ep->is_own || (is_loopback_only && !ep->is_loopback))
+        return 0;
+    for (const struct addrinfo *ai = list; ai != NULL && rc == 0;
+         ai = ai->ai_next)
+        rc = access_limit_local(access, ai->ai_addr);
     return rc < 0 ? err_set(e, rc, "set-up: %s", strerror(-rc)) : 0;
+}
+
+/* A name that is not known yet may be later: host_late(). */
+static int look_at_endpoint(struct endpoint *ep, const struct job_nodes *set,
+    struct access *access, struct err *e)
+{
+    struct addrinfo *list;
+    int rc;
+
+    *ep = (struct endpoint){0};
+    if (resolve_until(
+            set->host, set->port, 0, clock_deadline_ns(RESOLVE_MS), &list) != 0)
+        return 0;
+    rc = judge_endpoint(ep, list, set->host, access, e);
+    freeaddrinfo(list);
+    return rc;
 }
 
 /* Said by whoever listens for the others. */
@@ -170,6 +187,25 @@ static int host_apart(struct nodes *n, struct meeting *meeting,
     say_who_may_connect(n, set, ep);
     rc = create_coordinator(n, meeting->poller, job, run_id);
     return rc < 0 ? err_set(e, rc, "the coordinator: %s", strerror(-rc)) : 0;
+}
+
+/* The name was not known at the start, or the address not there: whose it is
+ * shows only now. */
+static void host_late(void *arg, const struct addrinfo *addresses)
+{
+    struct nodes *n = arg;
+    const struct job_nodes *set = &n->job->nodes;
+    struct endpoint ep;
+    struct err e;
+
+    if (n->coordinator != NULL || n->has_failed_late || set->is_static ||
+        set->is_host >= 0)
+        return;
+    if (judge_endpoint(&ep, addresses, set->host, n->port_access, &e) == 0 &&
+        host_apart(n, n->meeting, n->job, n->run_id, "::", ep, &e) == 0)
+        return;
+    n->has_failed_late = true;
+    log_error("agent", "%s", e.msg);
 }
 
 static int open_meeting(struct nodes *n, uv_loop_t *loop,
@@ -295,7 +331,8 @@ int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
     struct node_link_settings link = {.host = job->nodes.host,
         .port = job->nodes.port,
         .join_timeout_ms = job->nodes.join_timeout_ms,
-        .coordinator_timeout_ms = job->nodes.coordinator_timeout_ms};
+        .coordinator_timeout_ms = job->nodes.coordinator_timeout_ms,
+        .looked_up = host_late};
     struct nodes *n = calloc(1, sizeof(*n));
     int rc;
 
@@ -303,10 +340,14 @@ int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
         return err_set(e, -ENOMEM, "out of memory");
     *out = n;
     n->agent_id = agent_id;
+    n->job = job;
+    n->meeting = meeting;
+    n->run_id = run_id;
     rc = decide_who_may_connect(n, &job->nodes, e);
     if (rc < 0)
         return rc;
     link.token = n->token;
+    link.looked_up_arg = n;
     rc = open_meeting(n, loop, meeting, job, run_id, nfds, e);
     if (rc < 0)
         return rc;

@@ -1,6 +1,7 @@
 /* See rdzv_options.h. */
 #include "cmd/rdzv_options.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -400,6 +401,16 @@ static int read_c10d(struct rdzv_options *r, struct endpoint *ep, bool is_file,
     return place(r, NULL, r->max_nodes > 1 ? ep->port : 0, o, e);
 }
 
+static bool is_link_local(const char *host)
+{
+    char number[INET6_ADDRSTRLEN];
+    struct in6_addr addr;
+
+    snprintf(number, sizeof(number), "%.*s", (int)strcspn(host, "%"), host);
+    return inet_pton(AF_INET6, number, &addr) == 1 &&
+           IN6_IS_ADDR_LINKLOCAL(&addr);
+}
+
 /* What several nodes need beyond one. */
 static int check_nodes(struct rdzv_options *r, bool is_file,
     const struct options *o, struct err *e)
@@ -416,6 +427,11 @@ static int check_nodes(struct rdzv_options *r, bool is_file,
         return err_set(e, -EINVAL,
             "%s='%s': %s is no address that other nodes can reach; give the "
             "one of the node that they meet at",
+            where.text, o->nnodes, r->endpoint_host);
+    if (is_link_local(r->endpoint_host))
+        return err_set(e, -EINVAL,
+            "%s='%s': %s is a link-local address, which means another place "
+            "on each host; give one that is valid everywhere",
             where.text, o->nnodes, r->endpoint_host);
     if (r->run_id != NULL && strlen(r->run_id) >= NODE_RUN_ID_MAX)
         return err_set(e, -EINVAL, "%s: expected at most %d bytes",

@@ -3,7 +3,7 @@
 # connect, and a cable that is cut.
 . "${BASH_SOURCE%/*}/tap.sh"
 . "${BASH_SOURCE%/*}/agents.sh"
-plan 36
+plan 38
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
 
@@ -60,6 +60,17 @@ A='--rdzv_conf is_host=1,join_timeout=20,last_call_timeout=1' \
     pair service "${two[@]}" "${conf[@]}" --rdzv_endpoint service:4106
 
 # The nodes meet at two places.
+# A name and an address that come late.
+late()
+{
+    sleep 2
+    echo '10.99.0.1 late' >>hosts.a
+    echo '10.99.0.1 late' >>hosts.b
+}
+late &
+pair late "${two[@]}" "${conf[@]}" --rdzv_endpoint late:4111
+(sleep 2; ip addr add 10.99.0.4/24 dev v0) &
+pair lateaddr "${two[@]}" "${conf[@]}" --rdzv_endpoint 10.99.0.4:4112
 RANKED=0
 on_a "${two[@]}" --node_rank 0 --master_addr 10.99.0.1 --master_port 4110 \
     --rdzv_conf timeout=9 true >twice.a 2>&1 &
@@ -138,7 +149,7 @@ EOF2
 cp "$ROOT/tests/e2e/agents.sh" .
 export CRUN CRUND HELLO=$EXAMPLES/hello MARK=$HELPERS/store_mark
 if ! command -v ip nsenter >/dev/null || ! unshare -rnmu true 2>/dev/null; then
-    skip 36 "no network namespaces here"
+    skip 38 "no network namespaces here"
     exit
 fi
 ns=(unshare -nm)
@@ -162,6 +173,8 @@ works sixstatic "and static"
 like "$(cat twice.b)" 'refuses this node: node rank 0 is already taken by host nodea, pid [0-9]+' \
     "NODE-01 node rank 0 on two hosts: the second is refused"
 like "$(cat twice.a)" 'is refused: node rank 0 is already taken' "NODE-01 and the first says so"
+works late "K8S-01 a name that is known two seconds later"
+works lateaddr "K8S-01 an address that is there two seconds later"
 works service "an endpoint that is no address of its host"
 like "$(cat service.a)" 'the endpoint service is no address of this host: connections are accepted at all' \
     "which is said"

@@ -110,6 +110,8 @@ static const struct {
         {"0.0.0.0 is no address that other nodes can reach"}},
     {"--nnodes 2 --rdzv_backend c10d --rdzv_endpoint [::]",
         {":: is no address that other nodes can reach"}},
+    {"--nnodes 2 --rdzv_backend c10d --rdzv_endpoint [fe80::1%v0]:1",
+        {"fe80::1%v0 is a link-local address"}},
     {"--nnodes 2 --node_rank 2", {"--node_rank='2'", "0 to 1"}},
     {"--nnodes 2 --node_rank 29500", {"--node_rank='29500'", "0 to 1"}},
     {"--nnodes 2 --node_rank -1", {"--node_rank='-1'", "0 to 1"}},
