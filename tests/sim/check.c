@@ -125,6 +125,8 @@ static bool knows_failure(const struct coord *c)
         return false;
     if (s->last_round->job == s->njobs)
         return true;
+    if (s->last_round->resumed_job != s->njobs)
+        return false; /* it had begun with other nodes by then */
     for (int i = 0; i < ms->group_size; i++) {
         const struct agent *a = s->by_number[ms->group[i].m->pid];
 
@@ -230,6 +232,10 @@ void check_coordinator_says(
 
 void check_let_in(struct coord *c, const struct member *m)
 {
+    struct round *r = find_round(c->sim, c->job->round_id);
+
+    if (r != NULL)
+        r->resumed_job = c->sim->njobs;
     if (m->state == MEMBER_STALE && c->job->phase != MEMBERSHIP_CLOSED &&
         c->sim->stopped != m)
         check_fail(c->sim, 3,

@@ -350,6 +350,7 @@ struct round {
     int nstarted; /* nodes */
     bool is_broken; /* a worker has ended badly */
     int job; /* which membership told of it: sim.njobs */
+    int resumed_job; /* the last one that went on with it */
     bool is_failed; /* by what that one has heard */
     bool is_told_failed; /* to a node */
     bool is_left; /* it failed because a node was leaving */
