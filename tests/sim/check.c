@@ -230,12 +230,16 @@ void check_coordinator_says(
         check_success(c);
 }
 
-void check_let_in(struct coord *c, const struct member *m)
+void check_let_in(struct coord *c, const struct member *m,
+    const struct node_msg *join, bool was_new)
 {
     struct round *r = find_round(c->sim, c->job->round_id);
 
     if (r != NULL)
         r->resumed_job = c->sim->njobs;
+    if (was_new && join->part == NODE_PART_OPEN &&
+        c->job->round_id != join->round_id)
+        check_fail(c->sim, 3, "round %d does not go on", join->round);
     if (m->state == MEMBER_STALE && c->job->phase != MEMBERSHIP_CLOSED &&
         c->sim->stopped != m)
         check_fail(c->sim, 3,

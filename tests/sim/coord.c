@@ -194,6 +194,7 @@ static void join(struct coord_node *n, const struct node_msg *msg)
     struct node_msg join = *msg;
     struct coord *c = n->coord;
     char addr[NODE_ADDR_MAX];
+    bool was_new; /* the job had no round */
     struct err e;
 
     /* As find_addr(): where it was seen is one of its addresses. */
@@ -208,13 +209,14 @@ static void join(struct coord_node *n, const struct node_msg *msg)
         : msg->part == NODE_PART_OPEN ? "open"
                                       : "done",
         msg->pid, msg->round);
+    was_new = c->job->round < 0 && c->job->phase == MEMBERSHIP_GATHERING;
     c->joining = msg;
     c->sim->stopped = NULL;
     n->member = membership_join(c->job, n, &join, addr, coord_now(c), &e);
     c->joining = NULL;
     job_check(c);
     if (n->member != NULL) {
-        check_let_in(c, n->member);
+        check_let_in(c, n->member, msg, was_new);
         return;
     }
     sim_trace(c->sim, "refused", NULL, msg->pid, 0);

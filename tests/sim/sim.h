@@ -367,7 +367,8 @@ void check_coordinator_says(
     struct coord *c, const struct member *m, const struct node_msg *msg);
 void check_coordinator_hears(
     struct coord *c, const struct member *m, const struct node_msg *msg);
-void check_let_in(struct coord *c, const struct member *m);
+void check_let_in(struct coord *c, const struct member *m,
+    const struct node_msg *join, bool was_new);
 void check_joins(struct coord *c, const struct node_msg *join);
 void check_node_lost(struct coord *c, const struct member *m);
 void check_membership(struct sim *s, const struct membership *ms);
