@@ -70,8 +70,15 @@ static bool is_own_name(const char *host)
 static bool is_own_address(const struct sockaddr *sa, socklen_t len)
 {
     int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool is_own = fd >= 0 && bind(fd, sa, len) == 0;
+    struct sockaddr_storage ss = {0};
+    bool is_own;
 
+    memcpy(&ss, sa, len);
+    if (sa->sa_family == AF_INET6) /* any port */
+        ((struct sockaddr_in6 *)&ss)->sin6_port = 0;
+    else
+        ((struct sockaddr_in *)&ss)->sin_port = 0;
+    is_own = fd >= 0 && bind(fd, (struct sockaddr *)&ss, len) == 0;
     if (fd >= 0)
         close(fd);
     return is_own;

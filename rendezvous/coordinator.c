@@ -98,6 +98,22 @@ static void job_destroy(struct job *job)
     free(job);
 }
 
+/* The one that has been so for longest makes room. */
+static void forget_empty_job(struct coordinator *c)
+{
+    struct job *oldest = NULL;
+
+    for (struct ring *r = c->jobs.next; r != &c->jobs; r = r->next) {
+        struct job *job = RING_OBJECT(r, struct job, link);
+
+        if (job->empty_ns != 0 &&
+            (oldest == NULL || job->empty_ns < oldest->empty_ns))
+            oldest = job;
+    }
+    if (oldest != NULL)
+        job_destroy(oldest);
+}
+
 /* Whether it has nodes has changed, maybe. */
 static void job_check(struct job *job)
 {
@@ -165,6 +181,8 @@ static struct job *job_of_first_node(
             set.min_nodes, set.max_nodes, MEMBERSHIP_NODES_MAX);
         return NULL;
     }
+    if (c->njobs >= JOBS_MAX)
+        forget_empty_job(c);
     if (c->njobs >= JOBS_MAX) {
         err_set(e, -EAGAIN, "there are %d jobs already", JOBS_MAX);
         return NULL;
