@@ -76,6 +76,7 @@ struct agent {
     struct restarts restarts;
     enum restarts_verdict verdict;
     int round; /* as many as have begun, less one */
+    uint64_t began_ns; /* when this agent began */
     uint64_t round_ns; /* when the present one began */
     struct agent_worker *workers; /* owned, [job->nproc] */
     struct meeting meeting;
@@ -677,6 +678,8 @@ static void on_node_join(void *arg, struct node_msg *join)
     const struct agent *a = arg;
 
     participant_join(&a->part, join);
+    if (a->part.place.round < 0 && !a->part.was_parked)
+        join->waited_ms = (clock_now_ns() - a->began_ns) / CLOCK_NS_PER_MS;
 }
 
 static void on_node_message(void *arg, const struct node_msg *msg)
@@ -692,7 +695,8 @@ static void on_nodes_lost(void *arg, const char *why)
     const struct agent *a = arg;
 
     if (!a->part.is_closed)
-        log_warn("agent", "%s; waiting for it, workers go on", why);
+        log_warn("agent", "%s; waiting for it%s", why,
+            a->life.nrunning > 0 ? ", workers go on" : "");
 }
 
 /* Without a coordinator there is no job, but what is done is done. */
@@ -1235,6 +1239,7 @@ static int set_up(struct agent *a, struct err *e)
         rc = random_bytes(&agent_id, sizeof(agent_id));
     if (rc < 0)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
+    a->began_ns = clock_now_ns();
     participant_init(&a->part, &part_callbacks, a, agent_id);
     snprintf(a->host, sizeof(a->host), "?");
     gethostname(a->host, sizeof(a->host) - 1);

@@ -58,7 +58,9 @@ struct node_link {
     uint64_t deadline_ns; /* for WELCOME */
     uint64_t own_ns; /* from when on this host's own is called */
     bool is_lasting; /* it may come back */
+    bool has_met; /* HELLO has come, once */
     bool has_probed; /* what it is that hangs up */
+    bool is_store; /* a TCPStore, it seems */
     bool was_up;
     bool has_joined; /* JOIN is sent, over this connection */
     struct node_msg join; /* as it was sent last */
@@ -283,6 +285,12 @@ static void be_welcome(struct node_link *l, const struct node_msg *msg)
     set_timer(l, ping_ms(l));
 }
 
+static void greeted(struct node_link *l, const struct node_msg *hello)
+{
+    l->has_met = true;
+    introduce(l, hello);
+}
+
 static void on_conn_message(void *arg, const struct node_msg *msg)
 {
     struct node_link *l = arg;
@@ -292,7 +300,7 @@ static void on_conn_message(void *arg, const struct node_msg *msg)
         end(l, "the coordinator at %s port %d refuses this node: %s",
             l->settings.host, l->settings.port, msg->text);
     else if (l->state == LINK_GREETING && msg->kind == NODE_HELLO)
-        introduce(l, msg);
+        greeted(l, msg);
     else if (l->state == LINK_GREETING && msg->kind == NODE_WELCOME)
         be_welcome(l, msg);
     if (l->state == LINK_UP && msg->kind != NODE_PONG)
@@ -316,17 +324,20 @@ static bool is_store(const struct node_link *l)
 /* Somebody is there who is no coordinator, or not yet. */
 static void look_who_it_is(struct node_link *l, const char *problem)
 {
-    bool is_first = !l->has_probed && !l->was_up;
-
-    l->has_probed = true;
-    if (is_first && is_store(l))
+    /* A coordinator that is just being started again is no stranger: one that
+     * is a store then still has no word for agents. */
+    if (l->is_store && !l->has_met) {
         end(l,
             "at %s port %d there is no coordinator but a TCPStore, of torchrun "
             "or of another job's workers: use crun on every node of the job, "
             "and an endpoint of its own",
             l->settings.host, l->settings.port);
-    else
-        try_later(l, "%s", problem);
+        return;
+    }
+    if (!l->has_probed && !l->has_met)
+        l->is_store = is_store(l);
+    l->has_probed = true;
+    try_later(l, "%s", problem);
 }
 
 static void on_conn_ended(void *arg, const char *why)
@@ -489,9 +500,12 @@ static void keep_alive(struct node_link *l)
 {
     const struct node_msg ping = {
         .kind = NODE_PING, .stamp_ns = clock_now_ns()};
+    const struct node_msg away = {.kind = NODE_AWAY};
     uint64_t limit_ms = l->keep_alive_ms * (uint64_t)l->keep_alive_attempts;
 
     if (clock_now_ns() >= l->heard_ns + limit_ms * CLOCK_NS_PER_MS) {
+        if (l->is_lasting)
+            node_conn_send(l->conn, &away);
         lose(
             l, "nothing was heard of it for %.3f s", (double)limit_ms / 1000.0);
         return;

@@ -114,12 +114,14 @@ static int judge_endpoint(struct endpoint *ep, const struct addrinfo *list,
 static int look_at_endpoint(struct endpoint *ep, const struct job_nodes *set,
     struct access *access, struct err *e)
 {
+    uint64_t limit_ms =
+        set->join_timeout_ms < RESOLVE_MS ? set->join_timeout_ms : RESOLVE_MS;
     struct addrinfo *list;
     int rc;
 
     *ep = (struct endpoint){0};
-    if (resolve_until(
-            set->host, set->port, 0, clock_deadline_ns(RESOLVE_MS), &list) != 0)
+    if (resolve_until(set->host, set->port, 0,
+            clock_deadline_ns((int64_t)limit_ms), &list) != 0)
         return 0;
     rc = judge_endpoint(ep, list, set->host, access, e);
     freeaddrinfo(list);

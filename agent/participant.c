@@ -125,7 +125,8 @@ static void on_round(struct participant *p, const struct node_msg *msg)
         return;
     p->place = *msg;
     p->restart_count = msg->restart_count;
-    p->is_done = p->has_failure = p->has_why = p->has_cause = false;
+    p->was_parked = p->is_done = p->has_failure = p->has_why = p->has_cause =
+        false;
     p->state = PARTICIPANT_RUNNING;
     if (msg->group_rank != 0)
         p->callbacks.close_store(p->arg);
@@ -203,6 +204,7 @@ void participant_message(
         on_closed(p, msg);
         break;
     case NODE_PARKED:
+        p->was_parked = true;
         p->callbacks.tell(p->arg, msg);
         break;
     default:

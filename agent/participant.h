@@ -57,6 +57,7 @@ struct participant {
     int restart_count; /* of the job */
     int peers_round; /* that NODE_PEERS was about last; -1: none */
     enum node_result result; /* ENDED */
+    bool was_parked; /* as a spare; no round since */
     bool is_done; /* the verdict on the round is known */
     bool has_failure; /* a worker here has failed in the round */
     struct node_msg failure; /* NODE_FAILED; ago_ns is not kept */

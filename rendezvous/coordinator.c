@@ -436,6 +436,20 @@ static void join(struct node *n, const struct node_msg *msg)
     node_close(n);
 }
 
+/* It will be back. */
+static void let_go(struct node *n)
+{
+    struct job *job = n->job;
+
+    log_warn("coordinator",
+        "node %s (pid %d) has heard nothing from here, and is awaited",
+        n->member->host, n->member->pid);
+    membership_away(&job->membership, n->member, clock_now_ns());
+    n->member = NULL;
+    job_check(job);
+    node_close(n);
+}
+
 static void message_cb(void *arg, const struct node_msg *msg)
 {
     struct node *n = arg;
@@ -443,6 +457,8 @@ static void message_cb(void *arg, const struct node_msg *msg)
 
     if (n->member == NULL && msg->kind == NODE_JOIN)
         join(n, msg);
+    else if (n->member != NULL && msg->kind == NODE_AWAY)
+        let_go(n);
     else if (n->member == NULL || membership_message(&n->job->membership,
                                       n->member, msg, clock_now_ns()) < 0)
         ended_cb(n, "it said what makes no sense here");

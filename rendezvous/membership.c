@@ -712,6 +712,15 @@ static void arrive(struct membership *ms, struct member *m, uint64_t now_ns)
 
 /* --- Coming back -------------------------------------------------------- */
 
+static uint64_t await_until_ns(const struct membership *ms, uint64_t now_ns)
+{
+    const struct membership_settings *set = &ms->settings;
+
+    return now_ns + (set->keep_alive_ms * (uint64_t)set->keep_alive_attempts +
+                        MEMBERSHIP_RETURN_MS) *
+                        MS;
+}
+
 /* The first node that comes to a coordinator that knows nothing shows what
  * there was. */
 static int resume(
@@ -735,10 +744,7 @@ static int resume(
     ms->round_restart_count = join->round_restart_count;
     ms->round_ns = now_ns;
     ms->is_resumed = true;
-    ms->await_ns =
-        now_ns + (set->keep_alive_ms * (uint64_t)set->keep_alive_attempts +
-                     MEMBERSHIP_RETURN_MS) *
-                     MS;
+    ms->await_ns = await_until_ns(ms, now_ns);
     enter(ms, MEMBERSHIP_RUNNING, now_ns);
     return 0;
 }
@@ -867,6 +873,18 @@ static void give_up_awaited(struct membership *ms, uint64_t now_ns)
         note_failure(ms, NULL, &lost, now_ns);
 }
 
+/* Its place is kept; it will say again what it has said. Frees m. */
+static void await_again(struct membership *ms, struct member *m)
+{
+    ms->group[m->group_rank] = (struct place){.is_awaited = true};
+    ms->nawaited++;
+    if (m->state == MEMBER_ENDED) {
+        ms->nactive++;
+        ms->nsucceeded -= m->result == NODE_SUCCEEDED;
+    }
+    remove_member(ms, m);
+}
+
 /* The same agent comes over another connection: the old one is dead. If
  * nothing has become of its round, it is awaited there for a moment. */
 static void replace(struct membership *ms, struct member *old,
@@ -884,13 +902,20 @@ static void replace(struct membership *ms, struct member *old,
         ms->has_lost = ms->has_lost && had_lost; /* it is here */
         return;
     }
-    ms->group[old->group_rank] = (struct place){.is_awaited = true};
-    ms->nawaited++;
-    if (old->state == MEMBER_ENDED) { /* it will say so again */
-        ms->nactive++;
-        ms->nsucceeded -= old->result == NODE_SUCCEEDED;
-    }
-    remove_member(ms, old);
+    await_again(ms, old);
+}
+
+/* The join time-out is the first node's, who may have waited before. */
+static void count_wait(
+    struct membership *ms, const struct node_msg *join, uint64_t now_ns)
+{
+    uint64_t since_ns =
+        join->waited_ms < now_ns / MS ? now_ns - join->waited_ms * MS : 0;
+
+    if (ms->nmembers == 0)
+        ms->phase_ns = now_ns;
+    if (ms->round < 0 && since_ns < ms->phase_ns)
+        ms->phase_ns = since_ns;
 }
 
 struct member *membership_join(struct membership *ms, void *owner,
@@ -932,8 +957,8 @@ struct member *membership_join(struct membership *ms, void *owner,
     old = find_agent(ms, join->agent_id);
     if (old != NULL)
         replace(ms, old, join, now_ns);
-    if (ms->nmembers == 0 && ms->phase == MEMBERSHIP_GATHERING)
-        ms->phase_ns = now_ns;
+    if (ms->phase == MEMBERSHIP_GATHERING)
+        count_wait(ms, join, now_ns);
     if (add_member(ms, m) < 0) {
         free(m);
         err_set(e, -ENOMEM, "the coordinator is out of memory");
@@ -1113,7 +1138,27 @@ void membership_lost(
     }
 }
 
+void membership_away(struct membership *ms, struct member *m, uint64_t now_ns)
+{
+    if (is_in_group(ms, m) &&
+        (m->state == MEMBER_ACTIVE || m->state == MEMBER_ENDED) &&
+        (ms->phase == MEMBERSHIP_RUNNING || ms->phase == MEMBERSHIP_STOPPING)) {
+        ms->await_ns = await_until_ns(ms, now_ns);
+        await_again(ms, m);
+    } else {
+        membership_lost(ms, m, "it has taken the coordinator for dead", now_ns);
+    }
+}
+
 /* --- Time --------------------------------------------------------------- */
+
+/* The look comes late: it was this side that stood still, and what others have
+ * said is still to be read. */
+static void forgive_silence(struct membership *ms, uint64_t now_ns)
+{
+    for (struct ring *r = ms->members.next; r != &ms->members; r = r->next)
+        RING_OBJECT(r, struct member, link)->seen_ns = now_ns;
+}
 
 static void drop_silent(struct membership *ms, uint64_t now_ns)
 {
@@ -1122,6 +1167,8 @@ static void drop_silent(struct membership *ms, uint64_t now_ns)
     struct ring *next;
     char why[128];
 
+    if (now_ns >= ms->check_ns + ms->settings.keep_alive_ms * MS)
+        forgive_silence(ms, now_ns);
     snprintf(why, sizeof(why), "nothing was heard of it for %.3f s",
         (double)limit_ns / (double)CLOCK_NS_PER_S);
     for (struct ring *r = ms->members.next; r != &ms->members; r = next) {

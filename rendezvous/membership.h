@@ -195,6 +195,10 @@ int membership_message(struct membership *ms, struct member *m,
 void membership_lost(
     struct membership *ms, struct member *m, const char *why, uint64_t now_ns);
 
+/* It has said NODE_AWAY: its workers run on, and it is awaited in its round.
+ * Frees m. */
+void membership_away(struct membership *ms, struct member *m, uint64_t now_ns);
+
 /* The time that membership_due_ns() named has come. */
 void membership_tick(struct membership *ms, uint64_t now_ns);
 

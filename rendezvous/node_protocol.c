@@ -23,6 +23,7 @@ enum field_type { FIELD_I32, FIELD_U64, FIELD_TEXT, FIELD_BYTES };
     X(proof, FIELD_BYTES)                                                      \
     X(join_timeout_ms, FIELD_I32)                                              \
     X(last_call_ms, FIELD_I32)                                                 \
+    X(waited_ms, FIELD_U64)                                                    \
     X(restart_delay_ms, FIELD_I32)                                             \
     X(restart_delay_max_ms, FIELD_I32)                                         \
     X(crash_loop_count, FIELD_I32)                                             \
@@ -96,9 +97,9 @@ static const uint8_t layouts[NODE_MSG_COUNT][FIELDS_MAX] = {
         F_has_agent_store, F_is_static, F_min_nodes, F_max_nodes,
         F_max_restarts, F_join_timeout_ms, F_last_call_ms, F_keep_alive_ms,
         F_keep_alive_attempts, F_restart_delay_ms, F_restart_delay_max_ms,
-        F_crash_loop_count, F_crash_loop_ms, F_agent_id, F_part, F_round,
-        F_round_id, F_restart_count, F_round_restart_count, F_group_rank,
-        F_group_world_size},
+        F_crash_loop_count, F_crash_loop_ms, F_waited_ms, F_agent_id, F_part,
+        F_round, F_round_id, F_restart_count, F_round_restart_count,
+        F_group_rank, F_group_world_size},
     [NODE_WELCOME] = {F_proof, F_keep_alive_ms, F_keep_alive_attempts,
         F_is_lasting},
     [NODE_REFUSED] = {F_text},
@@ -118,6 +119,7 @@ static const uint8_t layouts[NODE_MSG_COUNT][FIELDS_MAX] = {
         F_delay_ms, F_text},
     [NODE_CLOSED] = {F_result, F_text},
     [NODE_LEAVE] = {F_text},
+    [NODE_AWAY] = {F_round},
     [NODE_PING] = {F_stamp_ns},
     [NODE_PONG] = {F_stamp_ns},
 };

@@ -45,6 +45,8 @@
     X(NODE_VERDICT) /* who was first, and whether another round follows */     \
     X(NODE_CLOSED) /* the job is over */                                       \
     X(NODE_LEAVE) /* agent: it is asked to stop, alone */                      \
+    X(NODE_AWAY) /* agent: it takes the coordinator for dead, and will join    \
+                    again */                                                   \
     X(NODE_PING) /* agent: it is alive */                                      \
     X(NODE_PONG) /* the coordinator is, too */
 
@@ -92,6 +94,7 @@ struct node_msg {
     /* JOIN: for a coordinator that is nobody's but for the first to come */
     int32_t join_timeout_ms;
     int32_t last_call_ms;
+    uint64_t waited_ms; /* JOIN: for a round, so far */
     int32_t restart_delay_ms;
     int32_t restart_delay_max_ms;
     int32_t crash_loop_count;

@@ -3,7 +3,7 @@
 # the secret that agents and coordinator prove to each other.
 . "${BASH_SOURCE%/*}/tap.sh"
 . "${BASH_SOURCE%/*}/agents.sh"
-plan 35
+plan 36
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
 
@@ -126,6 +126,25 @@ touch go
 ends a
 is "$codes" 0 "the others go on without it"
 like "$(cat a.err)" 'node with group rank [01] is lost: it has not come back' "and say so"
+
+# It stands still for longer than it may be silent: nobody is lost for that.
+rm -f begun go
+crund_stop
+fresh
+job=(--rdzv_backend c10d --rdzv_endpoint "127.0.0.1:$port" --rdzv_id j
+    --rdzv_conf join_timeout=40,last_call_timeout=1,keep_alive_max_attempt=2)
+for n in a b; do
+    agent $n "${job[@]}" --nnodes 2 --nproc_per_node 1 --max_restarts 0 sh -c "$waiting"
+done
+wait_for 20 begun 2
+kill -STOP $crund
+wait_for 20 gone a.err b.err
+kill -CONT $crund
+wait_for 20 logged 2 'is back$' a.err b.err
+touch go
+ends a b
+is "$codes $(wc -l <begun)" "0 0 2" "one that stood still disturbs no worker" ||
+    diag "$(cat a.err b.err crund.err)"
 
 # --- It does not come back ---------------------------------------------------
 

@@ -343,6 +343,18 @@ void check_node_lost(struct coord *c, const struct member *m)
         r->is_failed = true;
 }
 
+/* Those that were awaited and have not come are lost, unless they are here
+ * and know nothing of the round. */
+void check_gives_up(struct coord *c, uint64_t now_ns)
+{
+    const struct membership *ms = c->job;
+    struct round *r = find_round(c->sim, ms->round_id);
+
+    if (r != NULL && is_under_way(ms) && ms->nawaited > 0 &&
+        now_ns >= ms->await_ns && ms->ncandidates < ms->nawaited)
+        r->is_failed = true;
+}
+
 /* --- On the nodes ------------------------------------------------------- */
 
 /* It starts its workers. */

@@ -155,8 +155,10 @@ static void on_timer(void *arg)
     uint64_t now = coord_now(c);
 
     c->due_ns = UINT64_MAX;
-    if (c->job != NULL && now >= membership_due_ns(c->job))
+    if (c->job != NULL && now >= membership_due_ns(c->job)) {
+        check_gives_up(c, now);
         membership_tick(c->job, now);
+    }
     job_check(c);
     set_timer(c);
 }
@@ -234,6 +236,11 @@ static void message_cb(void *arg, const struct node_msg *msg)
         check_coordinator_hears(c, n->member, msg);
     if (n->member == NULL && msg->kind == NODE_JOIN) {
         join(n, msg);
+    } else if (n->member != NULL && msg->kind == NODE_AWAY) {
+        membership_away(c->job, n->member, coord_now(c));
+        n->member = NULL;
+        job_check(c);
+        node_close(n);
     } else if (n->member == NULL ||
                membership_message(c->job, n->member, msg, coord_now(c)) < 0) {
         check_fail(c->sim, 0, "an agent said %s, which makes no sense",

@@ -371,6 +371,7 @@ void check_let_in(struct coord *c, const struct member *m,
     const struct node_msg *join, bool was_new);
 void check_joins(struct coord *c, const struct node_msg *join);
 void check_node_lost(struct coord *c, const struct member *m);
+void check_gives_up(struct coord *c, uint64_t now_ns);
 void check_membership(struct sim *s, const struct membership *ms);
 void check_end(struct sim *s);
 void check_fini(struct sim *s);

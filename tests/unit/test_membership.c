@@ -1650,6 +1650,73 @@ START_TEST(part_that_there_is_not_is_refused)
 }
 END_TEST
 
+START_TEST(waiting_is_counted_over_coordinators)
+{
+    struct node_msg msg;
+
+    begin(2, 2);
+    msg = join_of(0, "node0");
+    msg.waited_ms = settings.join_timeout_ms - 10;
+    ck_assert(join_as(0, &msg));
+    pass(9);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_GATHERING);
+    pass(1);
+    ck_assert_int_eq(nodes[0].last.kind, NODE_CLOSED);
+}
+END_TEST
+
+/* It has stood still: what was said meanwhile is still to be read. */
+START_TEST(coordinator_that_stood_still_blames_nobody)
+{
+    begin(2, 2);
+    join(0);
+    join(1);
+    ready(0);
+    now += 60 * CLOCK_NS_PER_S;
+    membership_tick(&ms, now);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_RUNNING);
+    /* From now on nobody says anything. */
+    for (int i = 0; i < 5; i++) {
+        now += settings.keep_alive_ms * MS;
+        membership_tick(&ms, now);
+    }
+    ck_assert(nodes[0].is_dropped && nodes[1].is_dropped);
+}
+END_TEST
+
+START_TEST(node_that_is_away_is_awaited)
+{
+    struct node_msg msg;
+    struct member *m;
+
+    begin(2, 2);
+    join(0);
+    join(1);
+    ready(0);
+    if (_i == 1)
+        ended(1, NODE_SUCCEEDED);
+    m = nodes[1].m;
+    nodes[1].m = NULL;
+    membership_away(&ms, m, now);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_RUNNING);
+    ck_assert_int_eq(nodes[0].told[NODE_FAILED], 0);
+    if (_i == 2) { /* and does not come */
+        pass(return_ms());
+        ck_assert_int_eq(nodes[0].told[NODE_FAILED], 1);
+        return;
+    }
+    msg = back_of(1, ms.round, 2);
+    msg.round_id = ms.round_id;
+    msg.agent_id = 1001;
+    come_back(1, &msg);
+    ck_assert_int_eq(nodes[1].ntold, 1); /* WELCOME */
+    ended(0, NODE_SUCCEEDED);
+    ended(1, NODE_SUCCEEDED);
+    ck_assert_int_eq(nodes[1].last.kind, NODE_CLOSED);
+    ck_assert_int_eq(nodes[1].last.result, 0);
+}
+END_TEST
+
 START_TEST(restarts_never_go_back)
 {
     struct node_msg msg;
@@ -1737,6 +1804,9 @@ int main(void)
     tcase_add_test(t, node_that_connects_anew_between_rounds_is_not_called_for);
     tcase_add_test(t, part_that_there_is_not_is_refused);
     tcase_add_test(t, restarts_never_go_back);
+    tcase_add_test(t, waiting_is_counted_over_coordinators);
+    tcase_add_test(t, coordinator_that_stood_still_blames_nobody);
+    tcase_add_loop_test(t, node_that_is_away_is_awaited, 0, 3);
     tcase_add_test(t, newer_round_is_the_one_that_goes_on);
     tcase_add_test(t, node_that_comes_back_after_the_end_is_told_of_it);
     tcase_add_loop_test(t, failure_after_a_stop_is_none, 0, 3);
