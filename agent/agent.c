@@ -274,7 +274,8 @@ static void report_end(struct agent *a,
     size_t nproc = (size_t)a->job->nproc;
     struct report_worker *workers = calloc(nproc, sizeof(*workers));
     char *last_calls = calloc(nproc, LAST_CALL_MAX);
-    struct report_input in = {.life = &a->life,
+    struct lifecycle life = a->life;
+    struct report_input in = {.life = &life,
         .restarts = &a->restarts,
         .workers = workers,
         .verdict = a->verdict,
@@ -291,6 +292,8 @@ static void report_end(struct agent *a,
         .oom_kills = new_oom_kills(a),
         .clock_offset_ns = clock_offset_ns()};
 
+    if (a->nodes != NULL && a->part.place.round < 0)
+        life.nworkers = 0; /* a spare, or one that waited: it had none */
     for (int i = 0; workers != NULL && last_calls != NULL && i < a->job->nproc;
          i++) {
         char *last_call = &last_calls[(size_t)i * LAST_CALL_MAX];
@@ -682,10 +685,32 @@ static void on_node_join(void *arg, struct node_msg *join)
         join->waited_ms = (clock_now_ns() - a->began_ns) / CLOCK_NS_PER_MS;
 }
 
+/* Whatever answers there, numbers that are counted with are checked. */
+static bool is_sane(const struct agent *a, const struct node_msg *msg)
+{
+    int nproc = a->job->nproc;
+
+    return msg->kind != NODE_ROUND ||
+           (msg->round >= 0 && msg->restart_count >= 0 &&
+               msg->group_rank >= 0 &&
+               msg->group_rank < msg->group_world_size && msg->rank_base >= 0 &&
+               msg->world_size >= nproc &&
+               msg->rank_base <= msg->world_size - nproc &&
+               msg->role_rank_base >= 0 && msg->role_world_size >= nproc &&
+               msg->role_rank_base <= msg->role_world_size - nproc &&
+               msg->master_port > 0 && msg->master_port <= 65535);
+}
+
+static void on_nodes_ended(void *arg, const char *why);
+
 static void on_node_message(void *arg, const struct node_msg *msg)
 {
     struct agent *a = arg;
 
+    if (!is_sane(a, msg)) {
+        on_nodes_ended(a, "the coordinator said what makes no sense");
+        return;
+    }
     participant_message(&a->part, msg, clock_now_ns());
     settle(a);
 }
@@ -1154,10 +1179,24 @@ static void close_if_open(uv_handle_t *handle)
         uv_close(handle, NULL);
 }
 
+static void close_nodes(struct agent *a)
+{
+    char why[NODE_TEXT_MAX];
+
+    if (a->life.stop_signal != 0)
+        snprintf(why, sizeof(why),
+            "node %s, which hosts the coordinator, was stopped: it received %s",
+            a->host, signal_name(a->life.stop_signal));
+    else
+        snprintf(why, sizeof(why),
+            "node %s, which hosts the coordinator, has ended", a->host);
+    nodes_destroy(a->nodes, why);
+}
+
 static void close_all(struct agent *a)
 {
     log_set_writer(NULL, NULL);
-    nodes_destroy(a->nodes);
+    close_nodes(a);
     meeting_close(&a->meeting);
     channel_destroy(a->channel);
     output_destroy(a->output);

@@ -394,13 +394,13 @@ void nodes_allow_peers(struct nodes *n, const char *addrs, bool is_first)
         access_allow_address(n->store_access, addr); /* names are none */
 }
 
-void nodes_destroy(struct nodes *n)
+void nodes_destroy(struct nodes *n, const char *why)
 {
     if (n == NULL)
         return;
     node_link_destroy(n->link);
     store_port_destroy(n->port);
-    coordinator_destroy(n->coordinator);
+    coordinator_destroy(n->coordinator, why);
     access_free(n->port_access);
     access_free(n->store_access);
     token_free(n->token);

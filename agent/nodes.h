@@ -35,8 +35,9 @@ void nodes_finish(struct nodes *n);
  * those that were told of before they come no more. */
 void nodes_allow_peers(struct nodes *n, const char *addrs, bool is_first);
 
-/* Before meeting_close(). The memory goes in the last close callback. Takes
- * NULL. */
-void nodes_destroy(struct nodes *n);
+/* Before meeting_close(). why: for the other nodes, if this one hosts the
+ * coordinator and the job is not over. The memory goes in the last close
+ * callback. Takes NULL. */
+void nodes_destroy(struct nodes *n, const char *why);
 
 #endif

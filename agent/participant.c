@@ -92,8 +92,11 @@ static void send_why(struct participant *p, uint64_t now_ns)
 
 /* Everything that the coordinator may not have heard, or another one did. That
  * one may give the number of a round that never began once more. */
-static void on_welcome(struct participant *p, uint64_t now_ns)
+static void on_welcome(
+    struct participant *p, const struct node_msg *msg, uint64_t now_ns)
 {
+    if (p->place.round < 0 && msg->restart_count > p->restart_count)
+        p->restart_count = msg->restart_count;
     p->peers_round = -1;
     if (is_in_round(p) && !p->is_done && p->has_failure)
         send_failure(p, now_ns);
@@ -150,8 +153,24 @@ static void on_round_over(
         p->callbacks.end_workers(p->arg, msg);
 }
 
+/* Of a round that this node is not in: CLOSED follows, or another round. */
+static void on_others_verdict(struct participant *p, const struct node_msg *msg)
+{
+    if (msg->restart_count > p->restart_count)
+        p->restart_count = msg->restart_count;
+    if (msg->next == NODE_NEXT_ROUND)
+        return;
+    p->cause = *msg;
+    p->has_cause = true;
+}
+
 static void on_verdict(struct participant *p, const struct node_msg *msg)
 {
+    if (p->state == PARTICIPANT_WAITING ||
+        (p->state == PARTICIPANT_ENDED && msg->round != p->place.round)) {
+        on_others_verdict(p, msg);
+        return;
+    }
     if (!is_in_round(p) || msg->round != p->place.round || p->is_done)
         return;
     p->is_done = true;
@@ -180,7 +199,7 @@ void participant_message(
 {
     switch (msg->kind) {
     case NODE_WELCOME:
-        on_welcome(p, now_ns);
+        on_welcome(p, msg, now_ns);
         break;
     case NODE_PEERS:
         p->callbacks.allow_peers(

@@ -98,7 +98,8 @@ static size_t list_settings(const struct worker_vars *v, char *const *base,
 static bool is_overridden(const char *entry, const struct setting *s, size_t n)
 {
     /* A launcher around this one has an agent of its own. */
-    if (strncmp(entry, ENV_AGENT "=", sizeof(ENV_AGENT)) == 0)
+    if (strncmp(entry, ENV_AGENT "=", sizeof(ENV_AGENT)) == 0 ||
+        strncmp(entry, ENV_NODE_ADDR "=", sizeof(ENV_NODE_ADDR)) == 0)
         return true;
     for (size_t i = 0; i < n; i++) {
         size_t len = strlen(s[i].name);

@@ -414,7 +414,7 @@ static void tear_down(struct host *h)
 
     store_port_destroy(h->port);
     store_server_destroy(h->store);
-    coordinator_destroy(h->coordinator);
+    coordinator_destroy(h->coordinator, "crund has ended");
     if (fd >= 0) {
         poller_remove(h->poller, &h->signals);
         close(fd);

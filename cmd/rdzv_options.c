@@ -13,7 +13,7 @@
 
 #include "rendezvous/base/log.h"
 #include "rendezvous/base/text.h"
-#include "rendezvous/node_protocol.h"
+#include "rendezvous/membership.h"
 
 /* torchrun's, where only a host is given. */
 #define STATIC_PORT 29500
@@ -27,8 +27,7 @@
 #define KEEP_ALIVE_S 1
 #define KEEP_ALIVE_ATTEMPTS 5
 
-/* Nodes are counted in an int. */
-#define NODES_MAX INT32_MAX
+#define NODES_MAX MEMBERSHIP_NODES_MAX
 
 enum rdzv_backend { RDZV_STATIC, RDZV_C10D };
 
@@ -58,8 +57,8 @@ static int read_nnodes(
             options_where(o, &o->nnodes).text, o->nnodes);
     if (min < 1 || min > max || max > NODES_MAX)
         return err_set(e, -EINVAL,
-            "%s='%s': expected at least one node, and MIN not above MAX",
-            options_where(o, &o->nnodes).text, o->nnodes);
+            "%s='%s': expected 1 to %d nodes, and MIN not above MAX",
+            options_where(o, &o->nnodes).text, o->nnodes, NODES_MAX);
     r->min_nodes = (int)min;
     r->max_nodes = (int)max;
     return 0;

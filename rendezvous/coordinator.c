@@ -70,7 +70,7 @@ static void node_close(struct node *n)
 /* --- Jobs --------------------------------------------------------------- */
 
 static void send_cb(void *arg, struct member *m, const struct node_msg *msg);
-static void drop_cb(void *arg, struct member *m);
+static void drop_cb(void *arg, struct member *m, const char *why);
 
 static struct job *job_create(
     struct coordinator *c, const struct membership_settings *settings)
@@ -288,15 +288,13 @@ static void send_cb(void *arg, struct member *m, const struct node_msg *msg)
     node_conn_send(n->conn, msg);
 }
 
-static void drop_cb(void *arg, struct member *m)
+static void drop_cb(void *arg, struct member *m, const char *why)
 {
     struct node *n = m->owner;
 
     (void)arg;
-    log_warn("coordinator",
-        "node %s (pid %d) is lost: it is silent, has connected anew, or does "
-        "not do its part",
-        m->host, m->pid);
+    log_warn(
+        "coordinator", "node %s (pid %d) is lost: %s", m->host, m->pid, why);
     n->member = NULL;
     node_close(n);
 }
@@ -450,11 +448,23 @@ static void let_go(struct node *n)
     node_close(n);
 }
 
+/* Where no worker runs nobody else is told. */
+static void note_leave(const struct node *n, const struct node_msg *msg)
+{
+    enum membership_phase phase = n->job->membership.phase;
+
+    if (phase == MEMBERSHIP_GATHERING || phase == MEMBERSHIP_DELAY)
+        log_warn("coordinator", "node %s (pid %d) leaves: %s", n->member->host,
+            n->member->pid, msg->text);
+}
+
 static void message_cb(void *arg, const struct node_msg *msg)
 {
     struct node *n = arg;
     struct coordinator *c = n->coordinator;
 
+    if (n->member != NULL && msg->kind == NODE_LEAVE)
+        note_leave(n, msg);
     if (n->member == NULL && msg->kind == NODE_JOIN)
         join(n, msg);
     else if (n->member != NULL && msg->kind == NODE_AWAY)
@@ -529,14 +539,14 @@ int coordinator_create(struct coordinator **out, struct poller *p,
     ring_init(&c->nodes);
     ring_init(&c->strangers);
     if (!c->is_open && job_create(c, settings) == NULL) {
-        coordinator_destroy(c);
+        coordinator_destroy(c, "");
         return -ENOMEM;
     }
     *out = c;
     return 0;
 }
 
-void coordinator_destroy(struct coordinator *c)
+void coordinator_destroy(struct coordinator *c, const char *why)
 {
     int fd;
 
@@ -544,7 +554,7 @@ void coordinator_destroy(struct coordinator *c)
         return;
     if (!c->is_open && !ring_is_empty(&c->jobs))
         membership_close(
-            &RING_OBJECT(c->jobs.next, struct job, link)->membership,
+            &RING_OBJECT(c->jobs.next, struct job, link)->membership, why,
             clock_now_ns());
     while (!ring_is_empty(&c->nodes))
         node_close(RING_OBJECT(c->nodes.next, struct node, link));

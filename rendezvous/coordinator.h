@@ -30,8 +30,9 @@ int coordinator_create(struct coordinator **out, struct poller *p,
 void coordinator_adopt(
     int fd, const void *head, size_t head_len, void *coordinator);
 
-/* Sends what is queued as far as that can be done now, and closes. Takes
+/* Tells the nodes of the job that it was created for why it ends, unless it is
+ * over; sends what is queued as far as that can be done now, and closes. Takes
  * NULL. */
-void coordinator_destroy(struct coordinator *c);
+void coordinator_destroy(struct coordinator *c, const char *why);
 
 #endif

@@ -172,10 +172,10 @@ __attribute__((format(printf, 4, 5))) static void close_job(
     send_to_all(ms, &msg);
 }
 
-void membership_close(struct membership *ms, uint64_t now_ns)
+void membership_close(struct membership *ms, const char *why, uint64_t now_ns)
 {
     if (ms->phase != MEMBERSHIP_CLOSED)
-        close_job(ms, 1, now_ns, "the coordinator's node has ended");
+        close_job(ms, 1, now_ns, "%s", why);
 }
 
 /* --- Order -------------------------------------------------------------- */
@@ -527,6 +527,12 @@ static bool is_everybody_done(const struct membership *ms)
     return ms->nsucceeded == ms->group_size;
 }
 
+static bool is_in_group(const struct membership *ms, const struct member *m)
+{
+    return ms->round >= 0 && m->round == ms->round && m->group_rank >= 0 &&
+           m->group_rank < ms->group_size && ms->group[m->group_rank].m == m;
+}
+
 /* What becomes of the job after a failure. */
 static enum node_next decide(struct membership *ms, uint64_t now_ns)
 {
@@ -564,6 +570,12 @@ static void tell_verdict(struct membership *ms, uint64_t now_ns)
     if (next == NODE_NEXT_ROUND && ms->delay_until_ns > now_ns)
         msg.delay_ms = (ms->delay_until_ns - now_ns) / MS;
     send_to_group(ms, &msg, NULL);
+    for (struct ring *r = ms->members.next; r != &ms->members; r = r->next) {
+        struct member *m = RING_OBJECT(r, struct member, link);
+
+        if (m->state == MEMBER_WAITING && !is_in_group(ms, m))
+            send_to(ms, m, &msg);
+    }
     if (next == NODE_NEXT_ROUND)
         enter(ms, MEMBERSHIP_DELAY, now_ns);
     else if (ms->failure.rank < 0)
@@ -653,11 +665,13 @@ static int check_join(
             "its rendezvous backend is %s, and the coordinator's is %s",
             join->is_static ? "static" : "c10d",
             set->is_static ? "static" : "c10d");
-    rc = check_number("MIN of --nnodes", join->min_nodes, set->min_nodes, e);
-    if (rc == 0)
-        rc =
-            check_number("MAX of --nnodes", join->max_nodes, set->max_nodes, e);
-    if (rc == 0 && (join->has_agent_store != 0) != set->has_agent_store)
+    if (join->min_nodes != set->min_nodes || join->max_nodes != set->max_nodes)
+        return err_set(e, -EINVAL,
+            "--nnodes is %d:%d there and %d:%d at the coordinator; it has to "
+            "be the same on every node",
+            join->min_nodes, join->max_nodes, set->min_nodes, set->max_nodes);
+    rc = 0;
+    if ((join->has_agent_store != 0) != set->has_agent_store)
         rc = err_set(e, -EINVAL,
             "--no_agent_store (or TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1) is "
             "given %s; it has to be the same on every node",
@@ -675,11 +689,12 @@ static int check_join(
             "its part in the last round is %d: expected "
             "%d to %d",
             join->part, NODE_PART_NONE, NODE_PART_DONE);
-    if (rc == 0 && join->part != NODE_PART_NONE &&
-        (join->round < 0 || join->round > COUNT_MAX ||
-            join->restart_count < 0 || join->restart_count > COUNT_MAX ||
-            join->round_restart_count < 0 ||
-            join->round_restart_count > join->restart_count))
+    if (rc == 0 &&
+        (join->restart_count < 0 || join->restart_count > COUNT_MAX ||
+            (join->part != NODE_PART_NONE &&
+                (join->round < 0 || join->round > COUNT_MAX ||
+                    join->round_restart_count < 0 ||
+                    join->round_restart_count > join->restart_count))))
         rc = err_set(e, -EINVAL, "it was in round %d, with restart count %d",
             join->round, join->restart_count);
     if (rc == 0 && set->is_static)
@@ -896,7 +911,7 @@ static void replace(struct membership *ms, struct member *old,
                    (old->state == MEMBER_ACTIVE || old->state == MEMBER_ENDED);
     bool had_lost = ms->has_lost;
 
-    ms->callbacks.drop(ms->arg, old);
+    ms->callbacks.drop(ms->arg, old, "its agent has connected anew");
     if (!is_same) {
         membership_lost(ms, old, "its agent has connected anew", now_ns);
         ms->has_lost = ms->has_lost && had_lost; /* it is here */
@@ -925,7 +940,8 @@ struct member *membership_join(struct membership *ms, void *owner,
     struct node_msg welcome = {.kind = NODE_WELCOME,
         .keep_alive_ms = (int32_t)ms->settings.keep_alive_ms,
         .keep_alive_attempts = ms->settings.keep_alive_attempts,
-        .is_lasting = ms->settings.is_lasting};
+        .is_lasting = ms->settings.is_lasting,
+        .restart_count = ms->restart_count};
     struct node_msg over;
     struct member *old, *m;
 
@@ -964,6 +980,8 @@ struct member *membership_join(struct membership *ms, void *owner,
         err_set(e, -ENOMEM, "the coordinator is out of memory");
         return NULL;
     }
+    if (join->part == NODE_PART_NONE && join->restart_count > ms->restart_count)
+        ms->restart_count = join->restart_count; /* it has heard so */
     send_to(ms, m, &welcome);
     if (ms->phase == MEMBERSHIP_CLOSED) { /* it was away then */
         over = closed(ms);
@@ -1084,12 +1102,6 @@ int membership_message(struct membership *ms, struct member *m,
     }
 }
 
-static bool is_in_group(const struct membership *ms, const struct member *m)
-{
-    return ms->round >= 0 && m->round == ms->round && m->group_rank >= 0 &&
-           m->group_rank < ms->group_size && ms->group[m->group_rank].m == m;
-}
-
 /* A node of the round is gone; true if it ran workers that nobody told of. */
 static bool leave_group(struct membership *ms, struct member *m)
 {
@@ -1177,7 +1189,7 @@ static void drop_silent(struct membership *ms, uint64_t now_ns)
         next = r->next;
         if (now_ns < m->seen_ns + limit_ns)
             continue;
-        ms->callbacks.drop(ms->arg, m);
+        ms->callbacks.drop(ms->arg, m, why);
         membership_lost(ms, m, why, now_ns);
     }
     ms->check_ns = ring_is_empty(&ms->members)
@@ -1192,7 +1204,7 @@ static void drop_preparer(struct membership *ms, uint64_t now_ns)
 
     if (now_ns < ms->phase_ns + MEMBERSHIP_PREPARE_MS * MS)
         return;
-    ms->callbacks.drop(ms->arg, m);
+    ms->callbacks.drop(ms->arg, m, "it has not opened the store");
     membership_lost(ms, m, "it has not opened the store", now_ns);
 }
 

@@ -125,7 +125,7 @@ struct place {
 struct membership_callbacks {
     void (*send)(void *arg, struct member *m, const struct node_msg *msg);
     /* It is out: the connection ends after what was sent. m is freed. */
-    void (*drop)(void *arg, struct member *m);
+    void (*drop)(void *arg, struct member *m, const char *why);
 };
 
 struct membership {
@@ -173,9 +173,9 @@ void membership_init(struct membership *ms,
     const struct membership_callbacks *callbacks, void *arg, uint64_t now_ns);
 void membership_fini(struct membership *ms); /* frees the members, too */
 
-/* The coordinator ends, with the node that it is on: whoever is there is told,
- * unless the job was over. */
-void membership_close(struct membership *ms, uint64_t now_ns);
+/* The coordinator ends: whoever is there is told why, unless the job was over.
+ */
+void membership_close(struct membership *ms, const char *why, uint64_t now_ns);
 
 /*
  * A node asks to be let in; addr is what others reach it by. Returns the

@@ -101,7 +101,7 @@ static const uint8_t layouts[NODE_MSG_COUNT][FIELDS_MAX] = {
         F_round, F_round_id, F_restart_count, F_round_restart_count,
         F_group_rank, F_group_world_size},
     [NODE_WELCOME] = {F_proof, F_keep_alive_ms, F_keep_alive_attempts,
-        F_is_lasting},
+        F_is_lasting, F_restart_count},
     [NODE_REFUSED] = {F_text},
     [NODE_PARKED] = {F_text},
     [NODE_PEERS] = {F_round, F_addrs},

@@ -2,7 +2,7 @@
 # dynamic, and what reaches all of them.
 . "${BASH_SOURCE[0]%/*}/tap.sh"
 . "${BASH_SOURCE[0]%/*}/agents.sh"
-plan 66
+plan 69
 cd "$TMP"
 export OMP_NUM_THREADS=1
 
@@ -252,6 +252,22 @@ fixed
 agent a "${job[@]}" --nnodes 2 --node_rank 0 --rdzv_conf timeout=1 --report r.json true
 ends a
 like "$(cat r.json)" '"reason": "joined 1 of 2 nodes within 1 s"' "a report has the reason of a job that did not begin"
+
+dynamic
+rm -f up.* fail
+for n in a b; do
+    agent $n "${job[@]}" --nnodes 2 --exit_code cause sh -c \
+        'touch up.$RANK; [ $RANK = 1 ] || exec sleep 1000
+        until [ -e fail ]; do sleep 0.01; done; exit 42'
+done
+wait_for 10 test -e up.0 -a -e up.1
+agent c "${job[@]}" --nnodes 2 --exit_code cause --report c.json true
+wait_for 10 grep -q 'waits as a spare' c.err
+touch fail
+ends a b c
+is "$codes" "42 42 42" "a spare ends as the job does (--exit_code cause)"
+like "$(cat c.err)" 'FAILED: rank 1 .* failed first: exit code 42' "and tells why"
+is "$(grep -c local_rank c.json)" 1 "but of no worker of its own"
 
 # --- Mixed clusters ----------------------------------------------------------
 

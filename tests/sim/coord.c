@@ -49,11 +49,11 @@ static void send_cb(void *arg, struct member *m, const struct node_msg *msg)
     faults_tempt(c->sim, msg, e->conn);
 }
 
-static void drop_cb(void *arg, struct member *m)
+static void drop_cb(void *arg, struct member *m, const char *why)
 {
     struct coord *c = arg;
 
-    sim_trace(c->sim, "drop", NULL, m->pid, (int64_t)m->state);
+    sim_trace(c->sim, "drop", why, m->pid, (int64_t)m->state);
     /* It comes over another connection, and is awaited in its round. */
     if (c->joining == NULL || c->joining->part != NODE_PART_OPEN ||
         c->joining->round_id != c->job->round_id)

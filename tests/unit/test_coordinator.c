@@ -54,7 +54,7 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    coordinator_destroy(coordinator);
+    coordinator_destroy(coordinator, "the test is over");
     poller_destroy(poller);
     close(listen_fd);
 }
@@ -339,9 +339,9 @@ START_TEST(job_is_gone_with_its_last_node)
     begin(NULL, NULL);
     join(&a, join_of(0, "job", 2, 3));
     join(&b, join_of(1, "job", 2, 3));
-    refuse(join_of(2, "job", 1, 3), "MIN of --nnodes is 1 there and 2");
+    refuse(join_of(2, "job", 1, 3), "--nnodes is 1:3 there and 2:3");
     hang_up(&a);
-    refuse(join_of(2, "job", 1, 3), "MIN of --nnodes is 1 there and 2");
+    refuse(join_of(2, "job", 1, 3), "--nnodes is 1:3 there and 2:3");
     hang_up(&b);
     join(&c, join_of(2, "job", 1, 1));
     begin_round(&c, 1);
@@ -361,7 +361,7 @@ START_TEST(job_is_kept_for_those_who_come_back)
     msg = join_of(0, "job", 3, 3);
     msg.part = NODE_PART_OPEN;
     msg.group_world_size = 3;
-    refuse(msg, "MIN of --nnodes is 3 there and 2");
+    refuse(msg, "--nnodes is 3:3 there and 2:2");
     msg.min_nodes = msg.max_nodes = 2;
     join(&a, msg);
     hear(&a, NODE_STOP); /* it never was in such a round */
@@ -780,7 +780,7 @@ START_TEST(end_of_the_coordinator_closes_all)
     begin(NULL, NULL);
     join(&member, join_of(0, "job", 1, 1));
     reach(&stranger);
-    coordinator_destroy(coordinator);
+    coordinator_destroy(coordinator, "the test is over");
     coordinator = NULL;
     /* What it had been told was sent. */
     do {
@@ -840,7 +840,7 @@ START_TEST(both_sides_prove_that_they_know_the_secret)
         msg.run_id, welcome.proof));
     ck_assert_ptr_null(strstr(log_text, "there is no secret"));
     hang_up(&a);
-    coordinator_destroy(coordinator);
+    coordinator_destroy(coordinator, "the test is over");
     coordinator = NULL;
     token_free(token);
 }
@@ -876,7 +876,7 @@ START_TEST(who_does_not_know_the_secret_is_refused)
         token, TOKEN_COORDINATOR, msg.nonce, a.nonce, msg.run_id, msg.proof);
     say(&a, msg);
     expect_refused(&a, "its secret (--token_file) is not the one");
-    coordinator_destroy(coordinator);
+    coordinator_destroy(coordinator, "the test is over");
     coordinator = NULL;
     token_free(token);
     token_free(wrong);
@@ -910,7 +910,7 @@ START_TEST(greeting_says_whether_there_is_a_secret)
         buf_init(&a.in, SIZE_MAX / 2);
         ck_assert_int_eq(hear(&a, NODE_HELLO).has_token, has);
         hang_up(&a);
-        coordinator_destroy(coordinator);
+        coordinator_destroy(coordinator, "the test is over");
         coordinator = NULL;
     }
     token_free(token);
