@@ -539,7 +539,6 @@ static enum node_next decide(struct membership *ms, uint64_t now_ns)
     const struct membership_settings *set = &ms->settings;
     uint64_t doubled = 2 * ms->delay_ms;
 
-    /* The coordinator before this one has counted it, and told some. */
     if (ms->is_counted)
         return NODE_NEXT_ROUND;
     if (ms->failure.error != 0)
@@ -727,6 +726,17 @@ static void arrive(struct membership *ms, struct member *m, uint64_t now_ns)
 
 /* --- Coming back -------------------------------------------------------- */
 
+/* What a node knows of the job's restarts, also one that is in no round. If it
+ * is more than there were when the round began, the coordinator before this one
+ * has counted the round's failure and told some of it. */
+static void learn_count(struct membership *ms, int restart_count)
+{
+    if (restart_count > ms->restart_count)
+        ms->restart_count = restart_count;
+    if (ms->is_resumed && ms->restart_count > ms->round_restart_count)
+        ms->is_counted = true;
+}
+
 static uint64_t await_until_ns(const struct membership *ms, uint64_t now_ns)
 {
     const struct membership_settings *set = &ms->settings;
@@ -759,6 +769,7 @@ static int resume(
     ms->round_restart_count = join->round_restart_count;
     ms->round_ns = now_ns;
     ms->is_resumed = true;
+    learn_count(ms, join->restart_count);
     ms->await_ns = await_until_ns(ms, now_ns);
     enter(ms, MEMBERSHIP_RUNNING, now_ns);
     return 0;
@@ -792,8 +803,6 @@ static void take_place(struct membership *ms, struct member *m,
     m->group_rank = join->group_rank;
     set_state(ms, m, MEMBER_ACTIVE);
     m->result = NODE_STOPPED;
-    if (join->restart_count > ms->round_restart_count)
-        ms->is_counted = true;
     if (join->part == NODE_PART_DONE) {
         set_state(ms, m, MEMBER_ENDED);
         ms->nactive--;
@@ -845,8 +854,6 @@ static void come_back(struct membership *ms, struct member *m,
 
     if (join->round > ms->last_round)
         ms->last_round = join->round;
-    if (join->restart_count > ms->restart_count)
-        ms->restart_count = join->restart_count;
     if (ms->is_resumed && ms->nawaited > 0 && join->round > ms->round)
         forget_round(ms, now_ns);
     if (ms->round < 0 && ms->phase == MEMBERSHIP_GATHERING &&
@@ -980,8 +987,7 @@ struct member *membership_join(struct membership *ms, void *owner,
         err_set(e, -ENOMEM, "the coordinator is out of memory");
         return NULL;
     }
-    if (join->part == NODE_PART_NONE && join->restart_count > ms->restart_count)
-        ms->restart_count = join->restart_count; /* it has heard so */
+    learn_count(ms, join->restart_count);
     send_to(ms, m, &welcome);
     if (ms->phase == MEMBERSHIP_CLOSED) { /* it was away then */
         over = closed(ms);
