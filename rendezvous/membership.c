@@ -856,8 +856,12 @@ static void come_back(struct membership *ms, struct member *m,
         ms->last_round = join->round;
     if (ms->is_resumed && ms->nawaited > 0 && join->round > ms->round)
         forget_round(ms, now_ns);
+    /* One that is over, and was followed by more than one restart, was not the
+     * last: others were in those after it. */
     if (ms->round < 0 && ms->phase == MEMBERSHIP_GATHERING &&
-        join->part != NODE_PART_NONE)
+        (join->part == NODE_PART_OPEN ||
+            (join->part == NODE_PART_DONE &&
+                ms->restart_count <= join->round_restart_count + 1)))
         resume(ms, join, now_ns); /* else it is as any other */
     if (ms->nawaited > 0 && join->round_id == ms->round_id &&
         join->group_rank >= 0 && join->group_rank < ms->group_size &&

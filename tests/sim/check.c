@@ -177,7 +177,10 @@ static void check_verdict(
         r->verdict_job = s->njobs;
         return;
     }
-    if (msg->next != v->next || msg->restart_count != v->restart_count)
+    /* A later coordinator, that a node of an old round comes back to, may know
+     * of restarts that have been since. */
+    if (msg->next != v->next || msg->restart_count < v->restart_count ||
+        (msg->restart_count != v->restart_count && r->verdict_job == s->njobs))
         check_fail(s, 6, "round %d: another one follows, or not", msg->round);
     if (r->verdict_job == s->njobs &&
         (msg->rank != v->rank || strcmp(msg->host, v->host) != 0 ||
