@@ -106,6 +106,7 @@ struct agent {
 };
 
 static void settle(struct agent *a);
+static bool is_idle(const struct agent *a);
 static void end_round(struct agent *a);
 static void on_restart_timer(uv_timer_t *timer);
 
@@ -421,7 +422,7 @@ static void tell_own_view(struct agent *a)
     int rank = a->life.first_failure;
     char how[256];
 
-    if (a->part.has_cause || a->is_finishing)
+    if (!is_idle(a) || a->part.has_cause || a->is_finishing)
         return;
     report_outcome(&a->life.workers[rank], how, sizeof(how));
     log_error("agent",
@@ -641,18 +642,24 @@ static void on_part_end_workers(void *arg, const struct node_msg *why)
 
 static void tell_verdict(struct agent *a, const struct node_msg *msg)
 {
+    char when[32] = "";
+
     a->verdict = msg->next == NODE_NEXT_EXHAUSTED    ? RESTARTS_EXHAUSTED
                  : msg->next == NODE_NEXT_CRASH_LOOP ? RESTARTS_CRASH_LOOP
                                                      : RESTARTS_END;
     if (msg->next != NODE_NEXT_ROUND)
         return;
+    if (msg->delay_ms > 0)
+        snprintf(
+            when, sizeof(when), " in %.3f s", (double)msg->delay_ms / 1000.0);
     if (msg->rank < 0)
-        log_warn("agent", "node %s was lost: %s; restart %d of %d", msg->host,
-            msg->text, msg->restart_count, a->job->max_restarts);
+        log_warn("agent", "node %s was lost: %s; restart %d of %d%s", msg->host,
+            msg->text, msg->restart_count, a->job->max_restarts, when);
     else
         log_warn("agent",
-            "rank %d (host %s) failed first: %s; restart %d of %d", msg->rank,
-            msg->host, msg->text, msg->restart_count, a->job->max_restarts);
+            "rank %d (host %s) failed first: %s; restart %d of %d%s", msg->rank,
+            msg->host, msg->text, msg->restart_count, a->job->max_restarts,
+            when);
 }
 
 static void on_part_tell(void *arg, const struct node_msg *msg)
@@ -1137,7 +1144,10 @@ static void begin_next_round(struct agent *a)
         if (a->nodes == NULL)
             a->restarts.count--; /* there was none */
         a->verdict = RESTARTS_END;
-        finish(a);
+        if (a->nodes != NULL)
+            participant_give_up(&a->part);
+        else
+            finish(a);
         return;
     }
     /* It may be over already. */

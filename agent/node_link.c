@@ -32,7 +32,7 @@
 /* For one address to answer, and for the coordinator behind it. */
 #define ATTEMPT_MS 5000
 /* For the last try before the deadline. */
-#define LOOKUP_LEAST_MS 1000
+#define LAST_TRY_MS 1000
 /* For the coordinator of another host to be up, if there is one. */
 #define OWN_HOST_MS 5000
 /* For a TCPStore to answer. */
@@ -81,7 +81,6 @@ struct node_link {
     struct poller *poller;
     struct poller_uv poller_uv;
     struct node_conn *conn;
-    bool is_destroyed;
     int nhandles;
 };
 
@@ -228,7 +227,7 @@ __attribute__((format(printf, 2, 3))) static void lose(
         clock_deadline_ns((int64_t)l->settings.coordinator_timeout_ms);
     l->state = LINK_PAUSING;
     l->callbacks.lost(l->arg, why);
-    if (l->state == LINK_PAUSING && !l->is_destroyed)
+    if (l->state == LINK_PAUSING)
         try_later(l, "%s", how);
 }
 
@@ -299,9 +298,11 @@ static void on_conn_message(void *arg, const struct node_msg *msg)
     if (msg->kind == NODE_REFUSED)
         end(l, "the coordinator at %s port %d refuses this node: %s",
             l->settings.host, l->settings.port, msg->text);
-    else if (l->state == LINK_GREETING && msg->kind == NODE_HELLO)
+    else if (l->state == LINK_GREETING && !l->has_joined &&
+             msg->kind == NODE_HELLO)
         greeted(l, msg);
-    else if (l->state == LINK_GREETING && msg->kind == NODE_WELCOME)
+    else if (l->state == LINK_GREETING && l->has_joined &&
+             msg->kind == NODE_WELCOME)
         be_welcome(l, msg);
     if (l->state == LINK_UP && msg->kind != NODE_PONG)
         l->callbacks.message(l->arg, msg);
@@ -419,6 +420,16 @@ static int start_connecting(struct node_link *l)
     return uv_poll_start(l->connecting, UV_WRITABLE, on_writable);
 }
 
+/* Not much beyond the deadline. */
+static uint64_t attempt_ms(const struct node_link *l)
+{
+    uint64_t left = (uint64_t)clock_left_ms(l->deadline_ns);
+
+    return left > ATTEMPT_MS    ? ATTEMPT_MS
+           : left < LAST_TRY_MS ? LAST_TRY_MS
+                                : left;
+}
+
 /* The address that is due, or the next one that can be tried at all. */
 static void connect_next(struct node_link *l)
 {
@@ -431,7 +442,7 @@ static void connect_next(struct node_link *l)
         rc = start_connecting(l);
         if (rc == 0) {
             l->state = LINK_CONNECTING;
-            set_timer(l, ATTEMPT_MS);
+            set_timer(l, attempt_ms(l));
             return;
         }
         snprintf(l->problem, sizeof(l->problem), "%s", strerror(-rc));
@@ -474,6 +485,7 @@ static int start_lookup(struct node_link *l)
         free(l->looking_up);
         l->looking_up = NULL;
         resolve_end(l->lookup, &l->addresses);
+        l->lookup = NULL;
         return rc;
     }
     l->looking_up->data = l;
@@ -491,17 +503,17 @@ static void attempt(struct node_link *l)
         return;
     }
     l->state = LINK_RESOLVING;
-    set_timer(l, left < LOOKUP_LEAST_MS ? LOOKUP_LEAST_MS : left);
+    set_timer(l, left < LAST_TRY_MS ? LAST_TRY_MS : left);
 }
 
 /* --- Staying ------------------------------------------------------------ */
 
 static void keep_alive(struct node_link *l)
 {
-    const struct node_msg ping = {
-        .kind = NODE_PING, .stamp_ns = clock_now_ns()};
+    const struct node_msg ping = {.kind = NODE_PING};
     const struct node_msg away = {.kind = NODE_AWAY};
-    uint64_t limit_ms = l->keep_alive_ms * (uint64_t)l->keep_alive_attempts;
+    uint64_t limit_ms =
+        node_silence_ms(l->keep_alive_ms, l->keep_alive_attempts);
 
     if (clock_now_ns() >= l->heard_ns + limit_ms * CLOCK_NS_PER_MS) {
         if (l->is_lasting)
@@ -620,7 +632,6 @@ void node_link_destroy(struct node_link *l)
 {
     if (l == NULL)
         return;
-    l->is_destroyed = true;
     hang_up(l);
     l->state = LINK_ENDED;
     poller_uv_close(&l->poller_uv, on_poller_closed);

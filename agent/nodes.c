@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "rendezvous/access.h"
@@ -62,9 +63,13 @@ static bool is_loopback(const struct sockaddr *sa)
 static bool is_own_name(const char *host)
 {
     char name[256];
+    size_t len;
 
-    return gethostname(name, sizeof(name)) == 0 &&
-           strncmp(host, name, strcspn(name, ".")) == 0 && name[0] != '\0';
+    if (gethostname(name, sizeof(name)) < 0)
+        return false;
+    len = strcspn(name, ".");
+    return len > 0 && strncmp(host, name, len) == 0 &&
+           (host[len] == '\0' || host[len] == '.');
 }
 
 static bool is_own_address(const struct sockaddr *sa, socklen_t len)
@@ -193,9 +198,14 @@ static int host_apart(struct nodes *n, struct meeting *meeting,
         return 0;
     if (rc < 0)
         return rc;
-    say_who_may_connect(n, set, ep);
     rc = create_coordinator(n, meeting->poller, job, run_id);
-    return rc < 0 ? err_set(e, rc, "the coordinator: %s", strerror(-rc)) : 0;
+    if (rc < 0) {
+        store_port_destroy(n->port);
+        n->port = NULL;
+        return err_set(e, rc, "the coordinator: %s", strerror(-rc));
+    }
+    say_who_may_connect(n, set, ep);
+    return 0;
 }
 
 /* The name was not known at the start, or the address not there: whose it is
@@ -215,6 +225,17 @@ static void host_late(void *arg, const struct addrinfo *addresses)
         return;
     n->has_failed_late = true;
     log_error("agent", "%s", e.msg);
+}
+
+/* Descriptors for the other agents, which the store's clients must not take:
+ * not so many that these have too few. */
+static size_t fds_of_agents(const struct job_nodes *set)
+{
+    struct rlimit limit = {0};
+    size_t n = (size_t)set->max;
+
+    getrlimit(RLIMIT_NOFILE, &limit);
+    return n < limit.rlim_cur / 4 ? n : (size_t)limit.rlim_cur / 4;
 }
 
 static int open_meeting(struct nodes *n, uv_loop_t *loop,
@@ -245,7 +266,7 @@ static int open_meeting(struct nodes *n, uv_loop_t *loop,
     }
     meeting->access = n->store_access;
     rc = meeting_open(meeting, loop, listen_host, is_typed ? set->port : 0,
-        job->has_agent_store, job->nproc, nfds, e);
+        job->has_agent_store, job->nproc, nfds + fds_of_agents(set), e);
     if (rc < 0 || (set->is_static && !is_static_host))
         return rc;
     if (!is_typed)

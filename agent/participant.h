@@ -27,8 +27,7 @@ enum participant_state {
     PARTICIPANT_OVER,
 };
 
-/* May not call back into the participant, but for close_store and allow_peers,
- * which have nothing to say, nothing is called while they run. */
+/* None of them may call back into the participant. */
 struct participant_callbacks {
     void (*send)(void *arg, const struct node_msg *msg);
     /* From these addresses, with blanks between them, workers come; is_first:

@@ -469,7 +469,7 @@ static int add_history(const struct report_input *in, struct buf *out)
         rc = add(out,
             "crun:   no further restart: %d rounds in a row lived for less "
             "than %.3f s (--crash_loop)\n",
-            r->nshort, (double)r->crash_loop_ms / 1000.0);
+            r->crash_loop_count, (double)r->crash_loop_ms / 1000.0);
     return rc;
 }
 

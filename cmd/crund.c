@@ -19,8 +19,8 @@
 
 #include "cmd/option_table.h"
 #include "cmd/standard_fds.h"
-#include "rendezvous/base/log.h"
 #include "rendezvous/access.h"
+#include "rendezvous/base/log.h"
 #include "rendezvous/base/text.h"
 #include "rendezvous/coordinator.h"
 #include "rendezvous/poller.h"
@@ -223,18 +223,21 @@ static int parse(struct settings *s, int argc, char **argv, struct err *e)
 
 static void print_help(void)
 {
-    fputs(USAGE
-        "\n"
-        "Hosts a store that speaks the protocol of PyTorch's TCPStore, until\n"
-        "SIGTERM or SIGINT. When it listens it prints HOST:PORT.\n"
-        "\n",
+    fputs(USAGE "\n"
+                "Hosts a store that speaks the protocol of PyTorch's TCPStore, "
+                "and the\n"
+                "coordinator of crun's jobs of several nodes, until SIGTERM or "
+                "SIGINT.\n"
+                "When it listens it prints HOST:PORT.\n"
+                "\n",
         stdout);
     option_table_print(&table, NULL, stdout);
-    fputs("\n"
-          "environment: LOGLEVEL (ERROR, WARNING, INFO, DEBUG)\n"
-          "\n"
-          "exit status: 0 after a signal to stop, 1 if it cannot listen or\n"
-          "serve, 2 for a mistake on the command line\n",
+    fputs(
+        "\n"
+        "environment: LOGLEVEL (ERROR, WARNING, INFO, DEBUG), CRUN_TOKEN_FILE\n"
+        "\n"
+        "exit status: 0 after a signal to stop, 1 if it cannot listen or\n"
+        "serve, 2 for a mistake on the command line\n",
         stdout);
 }
 

@@ -17,6 +17,7 @@
 #include "rendezvous/base/log.h"
 #include "rendezvous/base/random.h"
 #include "rendezvous/node_conn.h"
+#include "rendezvous/peer_log.h"
 #include "rendezvous/store_sniff.h"
 
 /* From the magic to JOIN. */
@@ -24,6 +25,9 @@
 
 /* A job whose nodes are all gone: those that come back are of the same one. */
 #define JOB_KEEP_MS 60000
+
+/* Who has not joined yet; beyond it the oldest goes. */
+#define STRANGERS_MAX 1024
 
 /* At a time, where anybody's jobs are served. */
 #define JOBS_MAX 1024
@@ -40,7 +44,8 @@ struct node {
     struct coordinator *coordinator;
     struct node_conn *conn;
     struct job *job; /* NULL until it is let in */
-    struct member *member; /* likewise */
+    struct member *member; /* likewise, and when it is out */
+    bool is_in; /* it has been let in */
     uint64_t since_ns;
     uint8_t nonce[TOKEN_NONCE_LEN];
     uint8_t proof[TOKEN_PROOF_LEN]; /* for WELCOME */
@@ -54,6 +59,8 @@ struct coordinator {
     struct ring jobs; /* else there is one, from the start to the end */
     int njobs;
     struct ring nodes;
+    int nstrangers;
+    struct peer_log complaints;
     struct ring strangers; /* not let in so far; the oldest first */
     struct poller_item timer;
     uint64_t due_ns; /* what the timer is set to */
@@ -62,6 +69,7 @@ struct coordinator {
 
 static void node_close(struct node *n)
 {
+    n->coordinator->nstrangers -= !n->is_in;
     ring_remove(&n->link);
     node_conn_close(n->conn);
     free(n);
@@ -191,11 +199,12 @@ static struct job *job_of_first_node(
     job = job_create(c, &set);
     if (job == NULL)
         err_set(e, -ENOMEM, "the coordinator is out of memory");
-    if (c->token == NULL && !c->has_told)
+    if (job != NULL && c->token == NULL && !c->has_told) {
+        c->has_told = true;
         log_warn("coordinator",
             "there is no secret: whoever reaches this port can take part in "
             "its jobs (--token-file)");
-    c->has_told = true;
+    }
     return job;
 }
 
@@ -316,6 +325,9 @@ static void ended_cb(void *arg, const char *why)
         n->member = NULL;
         job_check(job);
     }
+    if (!n->is_in && why != node_conn_closed)
+        peer_log_warn(&c->complaints, node_conn_fd(n->conn),
+            "closed an agent's connection: %s", why);
     node_close(n);
     set_timer(c);
 }
@@ -333,7 +345,7 @@ static void learn_own_addr(struct coordinator *c, const char *own)
     for (struct ring *r = c->nodes.next; r != &c->nodes; r = r->next) {
         struct member *m = RING_OBJECT(r, struct node, link)->member;
 
-        if (m != NULL && is_loopback(m->addr))
+        if (is_loopback(m->addr))
             memcpy(m->addr, own, sizeof(m->addr));
     }
 }
@@ -357,7 +369,7 @@ static void find_addr(struct coordinator *c, const struct node *n,
     }
     memcpy(join->addrs, addrs, len);
     join->addrs[len] = '\0';
-    if (!is_loopback(addr) && c->own_addr[0] == '\0')
+    if (addr[0] != '\0' && !is_loopback(addr) && c->own_addr[0] == '\0')
         learn_own_addr(c, own);
     if (is_loopback(addr) && c->own_addr[0] != '\0')
         memcpy(addr, c->own_addr, NODE_ADDR_MAX);
@@ -413,6 +425,8 @@ static int let_in(struct node *n, const struct node_msg *msg, struct err *e)
         return -EINVAL;
     }
     job_check(job);
+    n->is_in = true;
+    c->nstrangers--;
     ring_remove(&n->link);
     ring_add_last(&c->nodes, &n->link);
     log_debug("coordinator", "node %s (pid %d) has joined job '%s' from %s",
@@ -427,8 +441,8 @@ static void join(struct node *n, const struct node_msg *msg)
 
     if (let_in(n, msg, &e) == 0)
         return;
-    log_warn("coordinator", "node %s (pid %d) is refused: %s", msg->host,
-        msg->pid, e.msg);
+    peer_log_warn(&n->coordinator->complaints, node_conn_fd(n->conn),
+        "node %s (pid %d) is refused: %s", msg->host, msg->pid, e.msg);
     memcpy(refused.text, e.msg, sizeof(refused.text));
     node_conn_send(n->conn, &refused);
     node_close(n);
@@ -477,8 +491,7 @@ static void message_cb(void *arg, const struct node_msg *msg)
 
 static int greet(struct node *n)
 {
-    struct node_msg hello = {
-        .kind = NODE_HELLO, .has_token = n->coordinator->token != NULL};
+    struct node_msg hello = {.kind = NODE_HELLO};
     int rc = random_bytes(n->nonce, sizeof(n->nonce));
 
     memcpy(hello.nonce, n->nonce, sizeof(hello.nonce));
@@ -507,6 +520,8 @@ void coordinator_adopt(
         return;
     }
     ring_add_last(&c->strangers, &n->link);
+    if (++c->nstrangers > STRANGERS_MAX)
+        node_close(RING_OBJECT(c->strangers.next, struct node, link));
     if (greet(n) < 0)
         node_close(n);
     set_timer(c);
@@ -560,6 +575,7 @@ void coordinator_destroy(struct coordinator *c, const char *why)
         node_close(RING_OBJECT(c->nodes.next, struct node, link));
     while (!ring_is_empty(&c->strangers))
         node_close(RING_OBJECT(c->strangers.next, struct node, link));
+    peer_log_fini(&c->complaints);
     fd = c->timer.fd;
     poller_remove(c->poller, &c->timer);
     close(fd);

@@ -19,6 +19,9 @@
 /* Rounds and restarts, as told by others: they are still counted up. */
 #define COUNT_MAX (1 << 30)
 
+/* Until memory is asked for again. */
+#define RETRY_MS 1000
+
 /* Of one node; so many of MEMBERSHIP_NODES_MAX can be counted. */
 #define WORKERS_MAX 4096
 
@@ -313,6 +316,8 @@ static void begin(struct membership *ms, int ncandidates, uint64_t now_ns)
     if (sorted == NULL || group == NULL) {
         free(sorted);
         free(group);
+        ms->phase_ns = now_ns; /* for a later try */
+        ms->last_call_ns = now_ns + RETRY_MS * MS;
         return;
     }
     for (struct ring *r = ms->members.next; r != &ms->members; r = r->next) {
@@ -543,8 +548,11 @@ static enum node_next decide(struct membership *ms, uint64_t now_ns)
         return NODE_NEXT_ROUND;
     if (ms->failure.error != 0)
         return NODE_NEXT_END; /* what cannot be executed now cannot be later */
+    /* When a resumed round began nobody knows. */
     ms->nshort =
-        now_ns - ms->round_ns < set->crash_loop_ms * MS ? ms->nshort + 1 : 0;
+        !ms->is_resumed && now_ns - ms->round_ns < set->crash_loop_ms * MS
+            ? ms->nshort + 1
+            : 0;
     if (ms->restart_count >= set->max_restarts)
         return NODE_NEXT_EXHAUSTED;
     if (set->crash_loop_count > 0 && ms->nshort >= set->crash_loop_count)
@@ -616,16 +624,6 @@ static void check_over(struct membership *ms, uint64_t now_ns)
 
 /* --- Joining ------------------------------------------------------------ */
 
-static int check_number(const char *what, int theirs, int ours, struct err *e)
-{
-    if (theirs == ours)
-        return 0;
-    return err_set(e, -EINVAL,
-        "%s is %d there and %d at the coordinator; it has to be the same on "
-        "every node",
-        what, theirs, ours);
-}
-
 static int check_static(
     struct membership *ms, const struct node_msg *join, struct err *e)
 {
@@ -676,9 +674,11 @@ static int check_join(
             "given %s; it has to be the same on every node",
             set->has_agent_store ? "there and not at the coordinator"
                                  : "at the coordinator and not there");
-    if (rc == 0)
-        rc = check_number(
-            "--max_restarts", join->max_restarts, set->max_restarts, e);
+    if (rc == 0 && join->max_restarts != set->max_restarts)
+        rc = err_set(e, -EINVAL,
+            "--max_restarts is %d there and %d at the coordinator; it has to "
+            "be the same on every node",
+            join->max_restarts, set->max_restarts);
     if (rc == 0 && (join->nproc < 1 || join->nproc > WORKERS_MAX))
         rc = err_set(e, -EINVAL, "it has %d workers", join->nproc);
     if (rc == 0 && (join->store_port < 0 || join->store_port > 65535))
@@ -739,9 +739,8 @@ static void learn_count(struct membership *ms, int restart_count)
 
 static uint64_t await_until_ns(const struct membership *ms, uint64_t now_ns)
 {
-    const struct membership_settings *set = &ms->settings;
-
-    return now_ns + (set->keep_alive_ms * (uint64_t)set->keep_alive_attempts +
+    return now_ns + (node_silence_ms(ms->settings.keep_alive_ms,
+                         ms->settings.keep_alive_attempts) +
                         MEMBERSHIP_RETURN_MS) *
                         MS;
 }
@@ -769,6 +768,7 @@ static int resume(
     ms->round_restart_count = join->round_restart_count;
     ms->round_ns = now_ns;
     ms->is_resumed = true;
+    ms->last_call_ns = 0;
     learn_count(ms, join->restart_count);
     ms->await_ns = await_until_ns(ms, now_ns);
     enter(ms, MEMBERSHIP_RUNNING, now_ns);
@@ -882,7 +882,7 @@ static void give_up_awaited(struct membership *ms, uint64_t now_ns)
         .round = ms->round,
         .rank = -1,
         .local_rank = -1,
-        .text = "it has not come back to the new coordinator"};
+        .text = "it has not come back to the coordinator"};
     int n = ms->nawaited;
 
     for (int i = 0; i < ms->group_size; i++) {
@@ -894,7 +894,7 @@ static void give_up_awaited(struct membership *ms, uint64_t now_ns)
     ms->nawaited = 0;
     ms->has_lost = true;
     if (ms->ncandidates >= n)
-        stop_round(ms, NULL, now_ns, "the coordinator was started again");
+        stop_round(ms, NULL, now_ns, "nodes have not come back to it");
     else
         note_failure(ms, NULL, &lost, now_ns);
 }
@@ -1079,7 +1079,7 @@ static void on_leave(struct membership *ms, struct member *m,
 int membership_message(struct membership *ms, struct member *m,
     const struct node_msg *msg, uint64_t now_ns)
 {
-    struct node_msg pong = {.kind = NODE_PONG, .stamp_ns = msg->stamp_ns};
+    struct node_msg pong = {.kind = NODE_PONG};
 
     m->seen_ns = now_ns;
     switch (msg->kind) {
@@ -1184,8 +1184,9 @@ static void forgive_silence(struct membership *ms, uint64_t now_ns)
 
 static void drop_silent(struct membership *ms, uint64_t now_ns)
 {
-    uint64_t limit_ns = ms->settings.keep_alive_ms * MS *
-                        (uint64_t)ms->settings.keep_alive_attempts;
+    uint64_t limit_ns = node_silence_ms(ms->settings.keep_alive_ms,
+                            ms->settings.keep_alive_attempts) *
+                        MS;
     struct ring *next;
     char why[128];
 

@@ -124,7 +124,8 @@ struct place {
 /* May not call back into the membership. */
 struct membership_callbacks {
     void (*send)(void *arg, struct member *m, const struct node_msg *msg);
-    /* It is out: the connection ends after what was sent. m is freed. */
+    /* It is out, for that reason: its connection ends after what was sent. m
+     * is gone when the call that led here returns. */
     void (*drop)(void *arg, struct member *m, const char *why);
 };
 

@@ -14,6 +14,8 @@
  * all the others at once. */
 #define QUEUE_MAX ((size_t)32 * 1024 * 1024)
 
+const char node_conn_closed[] = "its connection was closed";
+
 struct node_conn {
     struct poller_item item;
     struct poller *poller; /* borrowed */
@@ -98,8 +100,7 @@ static void read_in(struct node_conn *c)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0) {
-        c->callbacks.ended(
-            c->arg, n == 0 ? "its connection was closed" : strerror(errno));
+        c->callbacks.ended(c->arg, n == 0 ? node_conn_closed : strerror(errno));
         return;
     }
     buf_added(&c->in, (size_t)n);
@@ -122,10 +123,9 @@ static void ready_cb(struct poller_item *item, uint32_t events)
         buf_consume(&c->out, c->out.len);
     if (c->out.len == 0)
         watch(c, false);
-    if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
+    /* What came with the magic is there before. */
+    if (hand_on(c) && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
         read_in(c);
-    else
-        hand_on(c); /* what came with the magic */
 }
 
 int node_conn_open(struct node_conn **out, struct poller *p, int fd,
@@ -173,6 +173,11 @@ void node_conn_close(struct node_conn *c)
     buf_fini(&c->in);
     buf_fini(&c->out);
     poller_free_later(c->poller, &c->item, c);
+}
+
+int node_conn_fd(const struct node_conn *c)
+{
+    return c->item.fd;
 }
 
 /* An IPv4 address that came in as an IPv6 one is told as what it is. */

@@ -38,6 +38,12 @@ void node_conn_send_bytes(struct node_conn *c, const void *bytes, size_t len);
  * NULL. */
 void node_conn_close(struct node_conn *c);
 
+/* Why a connection is of no more use when the other side has closed it. */
+extern const char node_conn_closed[];
+
+/* For its addresses only. */
+int node_conn_fd(const struct node_conn *c);
+
 /* The other side's address, or this side's, in numbers; "" if unknown. */
 void node_conn_addresses(const struct node_conn *c, char peer[NODE_ADDR_MAX],
     char own[NODE_ADDR_MAX]);

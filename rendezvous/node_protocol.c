@@ -66,7 +66,6 @@ enum field_type { FIELD_I32, FIELD_U64, FIELD_TEXT, FIELD_BYTES };
     X(next, FIELD_I32)                                                         \
     X(delay_ms, FIELD_U64)                                                     \
     X(result, FIELD_I32)                                                       \
-    X(stamp_ns, FIELD_U64)                                                     \
     X(text, FIELD_TEXT)
 
 enum field_id {
@@ -88,10 +87,10 @@ static const struct field {
 #undef FIELD
 };
 
-#define FIELDS_MAX 36
+#define FIELDS_MAX 40 /* with F_END */
 
 static const uint8_t layouts[NODE_MSG_COUNT][FIELDS_MAX] = {
-    [NODE_HELLO] = {F_has_token, F_nonce},
+    [NODE_HELLO] = {F_nonce},
     [NODE_JOIN] = {F_has_token, F_nonce, F_proof, F_run_id, F_host, F_pid,
         F_addr, F_addrs, F_store_port, F_node_rank, F_nproc, F_role,
         F_has_agent_store, F_is_static, F_min_nodes, F_max_nodes,
@@ -119,9 +118,9 @@ static const uint8_t layouts[NODE_MSG_COUNT][FIELDS_MAX] = {
         F_delay_ms, F_text},
     [NODE_CLOSED] = {F_result, F_text},
     [NODE_LEAVE] = {F_text},
-    [NODE_AWAY] = {F_round},
-    [NODE_PING] = {F_stamp_ns},
-    [NODE_PONG] = {F_stamp_ns},
+    [NODE_AWAY] = {F_END},
+    [NODE_PING] = {F_END},
+    [NODE_PONG] = {F_END},
 };
 
 const char *node_msg_name(enum node_msg_kind kind)

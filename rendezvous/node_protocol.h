@@ -87,7 +87,7 @@ struct node_msg {
     int32_t restart_count;
 
     /* HELLO, JOIN, WELCOME */
-    int32_t has_token; /* there is a secret, and proof of it is wanted */
+    int32_t has_token; /* JOIN: proof is there */
     uint8_t nonce[TOKEN_NONCE_LEN];
     uint8_t proof[TOKEN_PROOF_LEN];
 
@@ -147,9 +147,17 @@ struct node_msg {
     uint64_t delay_ms; /* VERDICT: until the next round */
 
     int32_t result; /* ENDED: enum node_result; CLOSED: 0 is a success */
-    uint64_t stamp_ns; /* PING, PONG: the agent's clock */
     char text[NODE_TEXT_MAX]; /* why, how, or what to do */
 };
+
+/* For how long nothing may be heard of the other side. */
+static inline uint64_t node_silence_ms(uint64_t keep_alive_ms, int attempts)
+{
+    const uint64_t most_ms = 1000000000;
+    uint64_t n = attempts > 0 ? (uint64_t)attempts : 1;
+
+    return keep_alive_ms < most_ms / n ? keep_alive_ms * n : most_ms;
+}
 
 /* Appends the frame. 0 or -ENOMEM or -ENOBUFS: nothing was added. */
 int node_msg_encode(const struct node_msg *m, struct buf *out);

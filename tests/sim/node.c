@@ -235,7 +235,7 @@ static void attempt(struct agent *a)
 static void keep_alive(struct agent *a)
 {
     struct sim_link *l = &a->net;
-    const struct node_msg ping = {.kind = NODE_PING, .stamp_ns = agent_now(a)};
+    const struct node_msg ping = {.kind = NODE_PING};
     const struct node_msg away = {
         .kind = NODE_AWAY, .round = a->part.place.round};
     uint64_t limit_ms = l->keep_alive_ms * (uint64_t)l->keep_alive_attempts;

@@ -626,8 +626,8 @@ START_TEST(silent_node_is_lost)
     start(2);
     for (int i = 0; i < 4; i++) {
         now += 1000 * MS;
-        say(0, (struct node_msg){.kind = NODE_PING, .stamp_ns = 77});
-        ck_assert_uint_eq(nodes[0].last.stamp_ns, 77);
+        say(0, (struct node_msg){.kind = NODE_PING});
+        ck_assert_int_eq(nodes[0].last.kind, NODE_PONG);
         membership_tick(&ms, now);
     }
     ck_assert(!nodes[1].is_dropped);
