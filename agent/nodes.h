@@ -19,8 +19,8 @@ struct nodes;
  * endpoint, behind one port with the coordinator; with dynamic rendezvous
  * every node has one, at a port of its own, since any may become group rank
  * 0; so it is where rank 0 of the job hosts the store. job, meeting, run_id and
- * host are borrowed. nfds as meeting_open() has it. *out is to be destroyed also
- * after a failure, unless it is NULL.
+ * host are borrowed. nfds as meeting_open() has it. *out is to be destroyed
+ * also after a failure, unless it is NULL.
  */
 int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
     struct meeting *meeting, const char *run_id, const char *host,

@@ -1,4 +1,5 @@
 # Agents of several nodes on this machine, for the tests of them.
+# shellcheck shell=bash
 
 # A port that was free a moment ago, below those that the kernel gives away.
 free_port()

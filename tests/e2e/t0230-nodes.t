@@ -1,18 +1,19 @@
+#!/bin/bash
 # Several nodes on this machine: agents that meet over loopback, static and
 # dynamic, and what reaches all of them.
 . "${BASH_SOURCE[0]%/*}/tap.sh"
 . "${BASH_SOURCE[0]%/*}/agents.sh"
 plan 69
-cd "$TMP"
+cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
 
 
-# dynamic [CONF]: sets the options of a dynamic job at a port of its own.
+# dynamic: sets the options of a dynamic job at a port of its own.
 dynamic()
 {
     port=$(free_port)
     job=(--rdzv_backend c10d --rdzv_endpoint "127.0.0.1:$port" --rdzv_id j
-        --rdzv_conf "join_timeout=40,last_call_timeout=5${1:+,$1}")
+        --rdzv_conf "join_timeout=40,last_call_timeout=5")
 }
 fixed()
 {
