@@ -140,6 +140,7 @@ dynamic
 agent a "${job[@]}" --nnodes 1:2 --max_restarts 3 sh -c "$loop"
 wait_for 10 listens # the host of the coordinator has to stay
 agent b "${job[@]}" --nnodes 1:2 --max_restarts 3 sh -c "$loop"
+until_lines log.0 1
 until_lines log.1 1
 kill -TERM "${pids[b]}"
 ends b
@@ -147,6 +148,7 @@ is "$codes" 1 "ELA-01 a node is stopped politely"
 until_lines log.0 2
 ok $? "ELA-01 the other one starts again, alone"
 agent c "${job[@]}" --nnodes 1:2 --max_restarts 3 sh -c "$loop"
+until_lines log.0 3
 until_lines log.1 2
 ok $? "ELA-01 a node that comes makes one more round"
 touch go
@@ -159,9 +161,11 @@ dynamic
 agent a "${job[@]}" --nnodes 1:3 --max_restarts 1 sh -c "$loop"
 wait_for 10 listens
 agent b "${job[@]}" --nnodes 1:3 --max_restarts 1 sh -c "$loop"
+until_lines log.0 1
 until_lines log.1 1
 is "$(cat log.0 log.1 | paste -sd,)" "0/2 0,1/2 0" "ELA-06 two of three start after the last call"
 agent c "${job[@]}" --nnodes 1:3 --max_restarts 1 sh -c "$loop"
+until_lines log.0 2
 until_lines log.2 1
 is "$(cat log.0 | paste -sd,)" "0/2 0,0/3 0" "ELA-06 the third one makes exactly one new round"
 agent d "${job[@]}" --nnodes 1:3 --max_restarts 1 sh -c "$loop"
