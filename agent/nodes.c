@@ -33,9 +33,10 @@ struct nodes {
     struct store_port *port; /* of the coordinator; NULL: the meeting's is */
     struct access *port_access; /* of that port */
     struct access *store_access; /* of the meeting's */
-    const struct job *job; /* borrowed, as the next two */
+    const struct job *job; /* borrowed, as the next three */
     struct meeting *meeting;
     const char *run_id;
+    const char *host;
     bool has_failed_late; /* to host the coordinator */
     struct endpoint endpoint;
     struct node_link *link;
@@ -173,6 +174,8 @@ static int create_coordinator(struct nodes *n, struct poller *p,
             set->is_static && job->has_agent_store ? job->master_port : 0};
 
     snprintf(m.run_id, sizeof(m.run_id), "%s", run_id);
+    snprintf(m.host, sizeof(m.host), "%s", n->host);
+    m.host_pid = (int)getpid();
     snprintf(m.master_addr, sizeof(m.master_addr), "%s", job->master_addr);
     return coordinator_create(&n->coordinator, p, &m, n->token);
 }
@@ -373,6 +376,7 @@ int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
     n->job = job;
     n->meeting = meeting;
     n->run_id = run_id;
+    n->host = host;
     rc = decide_who_may_connect(n, &job->nodes, e);
     if (rc < 0)
         return rc;

@@ -632,6 +632,12 @@ static int check_static(
     if (join->node_rank < 0 || join->node_rank >= ms->settings.max_nodes)
         return err_set(e, -EINVAL, "node rank %d: expected 0 to %d",
             join->node_rank, ms->settings.max_nodes - 1);
+    if (join->node_rank == 0 && ms->settings.host_agent_id != 0 &&
+        ms->settings.host_agent_id != join->agent_id)
+        return err_set(e, -EEXIST,
+            "node rank 0 is already taken by host %s, pid %d, which hosts the "
+            "coordinator",
+            ms->settings.host, ms->settings.host_pid);
     other = find_node_rank(ms, join->node_rank);
     if (other == NULL || other->agent_id == join->agent_id)
         return 0;

@@ -54,7 +54,10 @@
 struct membership_settings {
     char run_id[NODE_RUN_ID_MAX];
     bool has_agent_store; /* rank 0's agent hosts it, and not rank 0 */
-    uint64_t host_agent_id; /* of the node that hosts this; 0: none does */
+    /* Of the node that hosts this; 0: none does. Static: it is node rank 0. */
+    uint64_t host_agent_id;
+    char host[NODE_HOST_MAX];
+    int host_pid;
     bool is_static; /* group rank is node rank; nobody can be spared */
     int min_nodes;
     int max_nodes;

@@ -25,6 +25,7 @@ static int attached[NPROC], collateral[NPROC];
 static char why[NPROC][600];
 static pid_t ranks[NPROC];
 static int go[2]; /* its end lets a rank go on */
+static int up[2]; /* a byte: a rank has left coll_init() */
 
 static void on_attached(void *arg, int local_rank)
 {
@@ -65,6 +66,7 @@ static void setup(void)
         channel_create(&channel, &loop, NPROC, &callbacks, NULL, &e) == 0, "%s",
         e.msg);
     ck_assert_int_eq(pipe2(go, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(up, O_CLOEXEC), 0);
     setenv(ENV_AGENT, channel_name(channel), 1);
     setenv(ENV_WORLD_SIZE, "2", 1);
     setenv("COLL_TIMEOUT", "60", 1);
@@ -125,6 +127,15 @@ static void serve_store(void)
         "%s", coll_last_error());
 }
 
+/* Until a rank has left coll_init(): it does so after others. */
+static void await_up(void)
+{
+    struct pollfd p = {.fd = up[0], .events = POLLIN};
+
+    while (poll(&p, 1, 0) == 0)
+        uv_run(&loop, UV_RUN_ONCE);
+}
+
 /* Until its recorder says so. */
 static void await_call(int rank, const char *want)
 {
@@ -172,6 +183,7 @@ static void wait_for_go(void)
 static void init_and_idle(void)
 {
     EXPECT_OK(coll_init(NULL));
+    EXPECT(write(up[1], "", 1) == 1, "%s", strerror(errno));
     wait_for_go();
 }
 
@@ -192,6 +204,7 @@ START_TEST(a_failure_ends_a_blocked_operation)
     start(1, init_and_idle);
     serve_store();
     await_call(0, "all_reduce #1 of 1 float32, not finished");
+    await_up();
     tell();
     assert_ends_well(0);
     ck_assert_int_eq(attached[0], 1);

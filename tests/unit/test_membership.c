@@ -1652,6 +1652,26 @@ START_TEST(part_that_there_is_not_is_refused)
 }
 END_TEST
 
+/* Also before the host's own agent has joined. */
+START_TEST(NODE_01_the_host_is_node_rank_0)
+{
+    struct node_msg msg;
+
+    settings.is_static = true;
+    settings.host_agent_id = 1000;
+    settings.host_pid = 4711;
+    strcpy(settings.host, "node0");
+    begin(2, 2);
+    msg = join_of(1, "node1");
+    msg.node_rank = 0;
+    refuse(&msg, "node rank 0 is already taken by host node0, pid 4711");
+    join(0);
+    join(1);
+    ready(0);
+    ck_assert_int_eq(ms.phase, MEMBERSHIP_RUNNING);
+}
+END_TEST
+
 START_TEST(waiting_is_counted_over_coordinators)
 {
     struct node_msg msg;
@@ -1806,6 +1826,7 @@ int main(void)
     tcase_add_test(t, node_that_connects_anew_between_rounds_is_not_called_for);
     tcase_add_test(t, part_that_there_is_not_is_refused);
     tcase_add_test(t, restarts_never_go_back);
+    tcase_add_test(t, NODE_01_the_host_is_node_rank_0);
     tcase_add_test(t, waiting_is_counted_over_coordinators);
     tcase_add_test(t, coordinator_that_stood_still_blames_nobody);
     tcase_add_loop_test(t, node_that_is_away_is_awaited, 0, 3);
