@@ -6,6 +6,9 @@
 [[ -r /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz ]] ||
     skip_all "no data set (Debian package dataset-fashion-mnist)"
 
+[[ ${FLAVOR:-release} != tsan ]] ||
+    skip_all "no process here has threads of its own to look at"
+
 # Sanitizers get a small model and few steps: the same code runs.
 size=()
 [[ ${FLAVOR:-release} == release ]] || size=(--hidden 64 --steps 60)
