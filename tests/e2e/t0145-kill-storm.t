@@ -5,6 +5,8 @@
 #   CRUN_STORM_ROUNDS   how often, 20 unless given
 #   CRUN_STORM_SEED     the seed of an earlier run
 . "${BASH_SOURCE%/*}/tap.sh"
+[[ ${FLAVOR:-release} != tsan ]] ||
+    skip_all "no process here has threads of its own to look at"
 plan 10
 
 cd "$TMP" || exit 255

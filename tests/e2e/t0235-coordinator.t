@@ -3,6 +3,8 @@
 # the secret that agents and coordinator prove to each other.
 . "${BASH_SOURCE%/*}/tap.sh"
 . "${BASH_SOURCE%/*}/agents.sh"
+[[ ${FLAVOR:-release} != tsan ]] ||
+    skip_all "no process here has threads of its own to look at"
 plan 36
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1

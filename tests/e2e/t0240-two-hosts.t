@@ -3,6 +3,8 @@
 # connect, and a cable that is cut.
 . "${BASH_SOURCE%/*}/tap.sh"
 . "${BASH_SOURCE%/*}/agents.sh"
+[[ ${FLAVOR:-release} != tsan ]] ||
+    skip_all "no process here has threads of its own to look at"
 plan 38
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1

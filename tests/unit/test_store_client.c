@@ -1144,23 +1144,25 @@ START_TEST(vanished_host_ends_a_long_wait)
     struct store_client *c;
     struct script script;
     int one = 1;
+    int fd; /* c is the thread's */
     pthread_t thread;
 
     if (!enter_private_network())
         return;
     script_start(&script, lines);
     c = connect_to(script.port);
-    assert_option(c->fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    assert_option(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, 60);
-    assert_option(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
-    assert_option(c->fd, IPPROTO_TCP, TCP_KEEPCNT, 6);
+    fd = c->fd;
+    assert_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    assert_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 60);
+    assert_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+    assert_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 6);
     /* Two minutes are long for a test. */
-    setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof(one));
-    setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof(one));
-    setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &one, sizeof(one));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof(one));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof(one));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &one, sizeof(one));
     ck_assert_int_eq(pthread_create(&thread, NULL, wait_in_thread, c), 0);
     /* The WAIT has come and is acknowledged: there is nothing to repeat. */
-    while (script.at < LENGTH_OF(lines) - 2 || unacknowledged(c->fd) > 0) {
+    while (script.at < LENGTH_OF(lines) - 2 || unacknowledged(fd) > 0) {
         ck_assert_int_gt(clock_left_ms(deadline_ns), 0);
         sched_yield();
     }
