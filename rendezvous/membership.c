@@ -650,7 +650,6 @@ static int check_join(
     struct membership *ms, const struct node_msg *join, struct err *e)
 {
     const struct membership_settings *set = &ms->settings;
-    int rc;
 
     if (join->version != NODE_PROTOCOL_VERSION)
         return err_set(e, -EPROTONOSUPPORT,
@@ -673,38 +672,33 @@ static int check_join(
             "--nnodes is %d:%d there and %d:%d at the coordinator; it has to "
             "be the same on every node",
             join->min_nodes, join->max_nodes, set->min_nodes, set->max_nodes);
-    rc = 0;
     if ((join->has_agent_store != 0) != set->has_agent_store)
-        rc = err_set(e, -EINVAL,
+        return err_set(e, -EINVAL,
             "--no_agent_store (or TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1) is "
             "given %s; it has to be the same on every node",
             set->has_agent_store ? "there and not at the coordinator"
                                  : "at the coordinator and not there");
-    if (rc == 0 && join->max_restarts != set->max_restarts)
-        rc = err_set(e, -EINVAL,
+    if (join->max_restarts != set->max_restarts)
+        return err_set(e, -EINVAL,
             "--max_restarts is %d there and %d at the coordinator; it has to "
             "be the same on every node",
             join->max_restarts, set->max_restarts);
-    if (rc == 0 && (join->nproc < 1 || join->nproc > WORKERS_MAX))
-        rc = err_set(e, -EINVAL, "it has %d workers", join->nproc);
-    if (rc == 0 && (join->store_port < 0 || join->store_port > 65535))
-        rc = err_set(e, -EINVAL, "its store has port %d", join->store_port);
-    if (rc == 0 && (join->part < NODE_PART_NONE || join->part > NODE_PART_DONE))
-        rc = err_set(e, -EINVAL,
-            "its part in the last round is %d: expected "
-            "%d to %d",
-            join->part, NODE_PART_NONE, NODE_PART_DONE);
-    if (rc == 0 &&
-        (join->restart_count < 0 || join->restart_count > COUNT_MAX ||
-            (join->part != NODE_PART_NONE &&
-                (join->round < 0 || join->round > COUNT_MAX ||
-                    join->round_restart_count < 0 ||
-                    join->round_restart_count > join->restart_count))))
-        rc = err_set(e, -EINVAL, "it was in round %d, with restart count %d",
+    if (join->nproc < 1 || join->nproc > WORKERS_MAX)
+        return err_set(e, -EINVAL, "it has %d workers", join->nproc);
+    if (join->store_port < 0 || join->store_port > 65535)
+        return err_set(e, -EINVAL, "its store has port %d", join->store_port);
+    if (join->part < NODE_PART_NONE || join->part > NODE_PART_DONE)
+        return err_set(e, -EINVAL,
+            "its part in the last round is %d: expected %d to %d", join->part,
+            NODE_PART_NONE, NODE_PART_DONE);
+    if (join->restart_count < 0 || join->restart_count > COUNT_MAX ||
+        (join->part != NODE_PART_NONE &&
+            (join->round < 0 || join->round > COUNT_MAX ||
+                join->round_restart_count < 0 ||
+                join->round_restart_count > join->restart_count)))
+        return err_set(e, -EINVAL, "it was in round %d, with restart count %d",
             join->round, join->restart_count);
-    if (rc == 0 && set->is_static)
-        rc = check_static(ms, join, e);
-    return rc;
+    return set->is_static ? check_static(ms, join, e) : 0;
 }
 
 /* A node that has come while a round is running: there is room for it, or it
@@ -900,7 +894,8 @@ static void give_up_awaited(struct membership *ms, uint64_t now_ns)
     ms->nawaited = 0;
     ms->has_lost = true;
     if (ms->ncandidates >= n)
-        stop_round(ms, NULL, now_ns, "nodes have not come back to it");
+        stop_round(
+            ms, NULL, now_ns, "nodes have not come back to the coordinator");
     else
         note_failure(ms, NULL, &lost, now_ns);
 }
