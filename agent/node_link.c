@@ -310,7 +310,7 @@ static void on_conn_message(void *arg, const struct node_msg *msg)
 
 /* Whether a TCPStore is there, as torchrun's agents have it. Nothing else goes
  * on as long as there was no coordinator, so it may take a moment. */
-static bool is_store(const struct node_link *l)
+static bool answers_as_store(const struct node_link *l)
 {
     struct store_client *client;
     struct err e;
@@ -336,7 +336,7 @@ static void look_who_it_is(struct node_link *l, const char *problem)
         return;
     }
     if (!l->has_probed && !l->has_met)
-        l->is_store = is_store(l);
+        l->is_store = answers_as_store(l);
     l->has_probed = true;
     try_later(l, "%s", problem);
 }

@@ -1,7 +1,6 @@
 /* See nodes.h. */
 #include "agent/nodes.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -49,18 +48,6 @@ static void adopt(int fd, const void *head, size_t head_len, void *arg)
     coordinator_adopt(fd, head, head_len, n->coordinator);
 }
 
-static bool is_loopback(const struct sockaddr *sa)
-{
-    const struct sockaddr_in *sin =
-        (const struct sockaddr_in *)(const void *)sa;
-    const struct sockaddr_in6 *sin6 =
-        (const struct sockaddr_in6 *)(const void *)sa;
-
-    if (sa->sa_family == AF_INET)
-        return ntohl(sin->sin_addr.s_addr) >> 24 == 127;
-    return IN6_IS_ADDR_LOOPBACK(&sin6->sin6_addr);
-}
-
 static bool is_own_name(const char *host)
 {
     char name[256];
@@ -103,7 +90,7 @@ static int judge_endpoint(struct endpoint *ep, const struct addrinfo *list,
 
     *ep = (struct endpoint){0};
     for (const struct addrinfo *ai = list; ai != NULL; ai = ai->ai_next) {
-        is_loopback_only = is_loopback_only && is_loopback(ai->ai_addr);
+        is_loopback_only = is_loopback_only && access_is_loopback(ai->ai_addr);
         if (is_own_address(ai->ai_addr, ai->ai_addrlen))
             ep->is_own = true;
     }
@@ -152,9 +139,9 @@ static void say_who_may_connect(
             set->host, set->port);
 }
 
-static int create_coordinator(struct nodes *n, struct poller *p,
-    const struct job *job, const char *run_id)
+static int create_coordinator(struct nodes *n, struct err *e)
 {
+    const struct job *job = n->job;
     const struct job_nodes *set = &job->nodes;
     struct membership_settings m = {.is_static = set->is_static,
         .min_nodes = set->min,
@@ -172,22 +159,23 @@ static int create_coordinator(struct nodes *n, struct poller *p,
         .crash_loop_ms = job->crash_loop_ms,
         .master_port =
             set->is_static && job->has_agent_store ? job->master_port : 0};
+    int rc;
 
-    snprintf(m.run_id, sizeof(m.run_id), "%s", run_id);
+    snprintf(m.run_id, sizeof(m.run_id), "%s", n->run_id);
     snprintf(m.host, sizeof(m.host), "%s", n->host);
     m.host_pid = (int)getpid();
     snprintf(m.master_addr, sizeof(m.master_addr), "%s", job->master_addr);
-    return coordinator_create(&n->coordinator, p, &m, n->token);
+    rc = coordinator_create(&n->coordinator, n->meeting->poller, &m, n->token);
+    return rc < 0 ? err_set(e, rc, "the coordinator: %s", strerror(-rc)) : 0;
 }
 
 /* Beside the meeting: dynamic, or where rank 0 hosts the store. Whoever guesses
  * gives way to whoever is there already: on one host there may be several
  * agents. */
-static int host_apart(struct nodes *n, struct meeting *meeting,
-    const struct job *job, const char *run_id, const char *listen_host,
-    struct endpoint ep, struct err *e)
+static int host_apart(
+    struct nodes *n, const char *listen_host, struct endpoint ep, struct err *e)
 {
-    const struct job_nodes *set = &job->nodes;
+    const struct job_nodes *set = &n->job->nodes;
     const struct store_port_options options = {
         .agent_cb = adopt, .agent_arg = n, .access = n->port_access};
     int port, rc;
@@ -195,17 +183,17 @@ static int host_apart(struct nodes *n, struct meeting *meeting,
     if (!set->is_static &&
         (set->is_host == 0 || (set->is_host < 0 && !ep.is_own)))
         return 0;
-    rc = store_port_create(
-        &n->port, meeting->poller, listen_host, set->port, &options, &port, e);
+    rc = store_port_create(&n->port, n->meeting->poller, listen_host, set->port,
+        &options, &port, e);
     if (rc == -EADDRINUSE && !set->is_static && set->is_host < 0)
         return 0;
     if (rc < 0)
         return rc;
-    rc = create_coordinator(n, meeting->poller, job, run_id);
+    rc = create_coordinator(n, e);
     if (rc < 0) {
         store_port_destroy(n->port);
         n->port = NULL;
-        return err_set(e, rc, "the coordinator: %s", strerror(-rc));
+        return rc;
     }
     say_who_may_connect(n, set, ep);
     return 0;
@@ -224,7 +212,7 @@ static void host_late(void *arg, const struct addrinfo *addresses)
         set->is_host >= 0)
         return;
     if (judge_endpoint(&ep, addresses, set->host, n->port_access, &e) == 0 &&
-        host_apart(n, n->meeting, n->job, n->run_id, "::", ep, &e) == 0)
+        host_apart(n, "::", ep, &e) == 0)
         return;
     n->has_failed_late = true;
     log_error("agent", "%s", e.msg);
@@ -241,10 +229,11 @@ static size_t fds_of_agents(const struct job_nodes *set)
     return n < limit.rlim_cur / 4 ? n : (size_t)limit.rlim_cur / 4;
 }
 
-static int open_meeting(struct nodes *n, uv_loop_t *loop,
-    struct meeting *meeting, const struct job *job, const char *run_id,
-    size_t nfds, struct err *e)
+static int open_meeting(
+    struct nodes *n, uv_loop_t *loop, size_t nfds, struct err *e)
 {
+    struct meeting *meeting = n->meeting;
+    const struct job *job = n->job;
     const struct job_nodes *set = &job->nodes;
     bool is_static_host = set->is_static && set->node_rank == 0;
     bool is_typed = is_static_host && job->has_agent_store;
@@ -273,10 +262,9 @@ static int open_meeting(struct nodes *n, uv_loop_t *loop,
     if (rc < 0 || (set->is_static && !is_static_host))
         return rc;
     if (!is_typed)
-        return host_apart(n, meeting, job, run_id, listen_host, ep, e);
+        return host_apart(n, listen_host, ep, e);
     say_who_may_connect(n, set, ep);
-    rc = create_coordinator(n, meeting->poller, job, run_id);
-    return rc < 0 ? err_set(e, rc, "the coordinator: %s", strerror(-rc)) : 0;
+    return create_coordinator(n, e);
 }
 
 /* --- Joining ------------------------------------------------------------ */
@@ -382,7 +370,7 @@ int nodes_create(struct nodes **out, uv_loop_t *loop, const struct job *job,
         return rc;
     link.token = n->token;
     link.looked_up_arg = n;
-    rc = open_meeting(n, loop, meeting, job, run_id, nfds, e);
+    rc = open_meeting(n, loop, nfds, e);
     if (rc < 0)
         return rc;
     /* The endpoint may be none that leads back to this host; or it leads to

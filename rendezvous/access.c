@@ -310,6 +310,13 @@ bool access_is_local_allowed(
            (is_loopback(&address) || set_has(a->locals, &address));
 }
 
+bool access_is_loopback(const struct sockaddr *sa)
+{
+    struct address address;
+
+    return address_from(&address, sa) && is_loopback(&address);
+}
+
 int access_allow_address(struct access *a, const char *text)
 {
     /* "fe80::1%eth0": the scope has a meaning where it was written only. */

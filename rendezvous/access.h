@@ -58,6 +58,9 @@ void access_clear_addresses(struct access *a);
 bool access_is_client_allowed(
     const struct access *a, const struct sockaddr *peer);
 
+/* An address of this machine for itself. */
+bool access_is_loopback(const struct sockaddr *sa);
+
 /* --- For messages --------------------------------------------------------- */
 
 #define ACCESS_TEXT_SIZE INET6_ADDRSTRLEN
