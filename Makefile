@@ -131,7 +131,7 @@ $(call obj,$(filter %_uv.c,$(RDZV_SRCS)) $(AGENT_SRCS) $(CMD_SRCS) \
 	$(PROGRAM_SRCS) $(UNIT_SRCS)): \
 	private EXTRA_CPPFLAGS = $(CRUN_CFLAGS)
 # Reduction loops are written for the vectoriser.
-$(call obj,worker/coll_reduce.c): private FLAGS_release := -O3
+$(call obj,worker/kernel.c): private FLAGS_release := -O3
 
 # That needs real object code: link-time optimisation is for the programs.
 $(call obj,$(WORKER_SRCS) $(RDZV_WORKER_SRCS) $(BASE_SRCS)): \

@@ -18,7 +18,18 @@
 #define COLL_KIND_MAP(X)                                                       \
     X(COLL_KIND_ALL_REDUCE, "all_reduce")                                      \
     X(COLL_KIND_BROADCAST, "broadcast")                                        \
-    X(COLL_KIND_BARRIER, "barrier")
+    X(COLL_KIND_BARRIER, "barrier")                                            \
+    X(COLL_KIND_REDUCE, "reduce")                                              \
+    X(COLL_KIND_ALL_GATHER, "all_gather")                                      \
+    X(COLL_KIND_GATHER, "gather")                                              \
+    X(COLL_KIND_SCATTER, "scatter")                                            \
+    X(COLL_KIND_REDUCE_SCATTER, "reduce_scatter")                              \
+    X(COLL_KIND_ALL_TO_ALL, "all_to_all")                                      \
+    X(COLL_KIND_ALL_GATHER_V, "all_gather_v")                                  \
+    X(COLL_KIND_REDUCE_SCATTER_V, "reduce_scatter_v")                          \
+    X(COLL_KIND_ALL_TO_ALL_V, "all_to_all_v")                                  \
+    X(COLL_KIND_SEND, "send")                                                  \
+    X(COLL_KIND_RECV, "recv")
 
 enum coll_kind {
 #define COLL_KIND_ENUM(symbol, name) symbol,
@@ -33,11 +44,22 @@ struct coll_call {
     enum coll_kind kind;
     coll_dtype_t dtype;
     coll_op_t op;
-    int root;
+    int root; /* send, recv: the peer */
+    /* As in the public call: of all_gather, gather, scatter, reduce_scatter
+     * and all_to_all, of one rank's part; of the _v calls, of all parts on
+     * this rank that are sent (all_to_all_v) or received. */
     size_t count;
-    const void *sendbuf; /* broadcast: NULL */
-    void *recvbuf; /* broadcast: the buffer */
-    uint64_t seq; /* 1 for the group's first operation */
+    const void *sendbuf; /* broadcast: NULL; scatter: NULL but on the root */
+    void *recvbuf; /* broadcast: the buffer; gather, reduce: NULL likewise */
+    /* [size], NULL unless the call is a _v one: how many elements go to and
+     * come from each rank, and where they begin, in elements. all_gather_v
+     * has recv_*, reduce_scatter_v has send_*, all_to_all_v has both. */
+    const size_t *send_counts, *send_at;
+    const size_t *recv_counts, *recv_at;
+    /* Of what all ranks must pass alike beside the above: a hash, or 0. */
+    uint32_t extra;
+    int tag; /* send, recv */
+    uint64_t seq; /* 1 for the group's first operation; send, recv: 0 */
     uint64_t deadline_ns;
     /* NULL, or the call that this one is a part of: ranks compare it, and
      * sentences name it. */
@@ -53,6 +75,7 @@ struct coll_group {
     const int *names;
     int64_t timeout_ms;
     uint32_t id; /* in the recorder; 0: the default group */
+    struct p2p *p2p; /* NULL in a world of one */
     pthread_mutex_t lock;
     uint64_t seq;
     coll_status_t failure; /* COLL_OK, or what every later call returns */
@@ -110,7 +133,7 @@ coll_status_t coll_group_create(struct coll_group **out,
     const struct coll_boot *boot);
 
 /* Takes NULL. */
-void coll_group_destroy(struct coll_group *g);
+void coll_group_free(struct coll_group *g);
 
 /* The group that a NULL argument means; NULL before coll_init(). */
 struct coll_group *coll_default_group(void);

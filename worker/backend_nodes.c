@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coll_reduce.h"
+#include "kernel.h"
 #include "rendezvous/base/clock.h"
 #include "shm_internal.h"
 
@@ -39,7 +39,7 @@ static void release(struct nodes_state *s)
 {
     if (s == NULL)
         return;
-    coll_group_destroy(s->local);
+    coll_group_free(s->local);
     tcp_net_destroy(s->net);
     free(s->nodes);
     free(s->indices);
@@ -219,7 +219,7 @@ static coll_status_t run_between(
         part.op = COLL_SUM;
     status = tcp_run(s->net, &part);
     if (status == COLL_OK && part.op != call->op)
-        coll_divide(call->recvbuf, call->count, call->dtype, g->size);
+        kernel_divide(call->recvbuf, call->count, call->dtype, g->size);
     return status;
 }
 

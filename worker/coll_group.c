@@ -45,7 +45,7 @@ coll_status_t coll_group_create(struct coll_group **out,
     return COLL_OK;
 }
 
-void coll_group_destroy(struct coll_group *g)
+void coll_group_free(struct coll_group *g)
 {
     if (g == NULL)
         return;

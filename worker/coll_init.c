@@ -217,7 +217,7 @@ static coll_status_t create_group(struct meeting *m)
 static coll_status_t drop_group(struct meeting *m, coll_status_t status)
 {
     m->group->failure = status;
-    coll_group_destroy(m->group);
+    coll_group_free(m->group);
     m->group = NULL;
     return status;
 }
@@ -423,7 +423,7 @@ coll_status_t coll_destroy(void)
             "coll_destroy: not initialized; call coll_init() first");
     /* The others may be stuck for good then: their store need not wait. */
     is_broken = job.group->failure != COLL_OK;
-    coll_group_destroy(job.group);
+    coll_group_free(job.group);
     job.group = NULL;
     coll_agent_detach();
     if (is_broken)

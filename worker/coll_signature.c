@@ -19,7 +19,8 @@ struct coll_signature coll_signature_of(const struct coll_call *call)
         .op = (uint8_t)c->op,
         .root = c->root,
         .count = c->count,
-        .seq = c->seq,
+        .seq = (uint32_t)c->seq,
+        .extra = c->extra,
     };
 }
 
@@ -38,14 +39,38 @@ void coll_signature_text(
 
     switch ((enum coll_kind)sig->kind) {
     case COLL_KIND_ALL_REDUCE:
+    case COLL_KIND_REDUCE_SCATTER:
         snprintf(out, cap, "%s(count=%llu, %s, %s)", kind, count, dtype,
             coll_op_name(sig->op));
         return;
+    case COLL_KIND_REDUCE:
+        snprintf(out, cap, "%s(count=%llu, %s, %s, root=%d)", kind, count,
+            dtype, coll_op_name(sig->op), (int)sig->root);
+        return;
     case COLL_KIND_BROADCAST:
+    case COLL_KIND_GATHER:
+    case COLL_KIND_SCATTER:
         snprintf(out, cap, "%s(count=%llu, %s, root=%d)", kind, count, dtype,
             (int)sig->root);
         return;
+    case COLL_KIND_ALL_GATHER:
+    case COLL_KIND_ALL_TO_ALL:
+        snprintf(out, cap, "%s(count=%llu, %s)", kind, count, dtype);
+        return;
+    case COLL_KIND_ALL_GATHER_V:
+        snprintf(
+            out, cap, "%s(counts=%08x, %s)", kind, (unsigned)sig->extra, dtype);
+        return;
+    case COLL_KIND_REDUCE_SCATTER_V:
+        snprintf(out, cap, "%s(counts=%08x, %s, %s)", kind,
+            (unsigned)sig->extra, dtype, coll_op_name(sig->op));
+        return;
+    case COLL_KIND_ALL_TO_ALL_V:
+        snprintf(out, cap, "%s(%s)", kind, dtype);
+        return;
     case COLL_KIND_BARRIER:
+    case COLL_KIND_SEND:
+    case COLL_KIND_RECV:
         break;
     }
     snprintf(out, cap, "%s()", kind);
@@ -56,6 +81,10 @@ const char *coll_call_text(char *out, size_t cap, const struct coll_call *call)
     if (call == NULL)
         return "coll_init";
     call = whole_of(call);
+    if (call->kind == COLL_KIND_SEND || call->kind == COLL_KIND_RECV) {
+        snprintf(out, cap, "%s, tag %d", coll_kind_name(call->kind), call->tag);
+        return out;
+    }
     snprintf(out, cap, "%s #%llu", coll_kind_name(call->kind),
         (unsigned long long)call->seq);
     return out;

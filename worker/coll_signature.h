@@ -12,7 +12,8 @@ struct coll_signature {
     uint8_t unused;
     int32_t root;
     uint64_t count;
-    uint64_t seq;
+    uint32_t seq; /* its lower half */
+    uint32_t extra;
 };
 
 /* Of a part, the signature is that of the whole. */

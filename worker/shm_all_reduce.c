@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "coll_reduce.h"
+#include "kernel.h"
 
 /* Messages up to this size per rank go direct: below it the tick that split
  * needs more costs more than it saves. Measured on two CPUs: 2 ranks break
@@ -48,7 +48,7 @@ static coll_status_t all_reduce_direct(
      * already holds partial results when a later source is read. */
     for (int r = 0; r < s->size; r++)
         srcs[r] = shm_slot(s, r, s->tick);
-    coll_reduce(
+    kernel_reduce(
         call->recvbuf, srcs, s->size, call->count, call->dtype, call->op);
     return COLL_OK;
 }
@@ -108,7 +108,7 @@ static void put_result(struct shm_state *s, const struct coll_call *call,
     for (int r = 0; r < s->size; r++)
         srcs[r] = shm_slot(s, r, input_tick) + begin;
     srcs[s->rank] = (const char *)call->sendbuf + c->at + begin;
-    coll_reduce(result, srcs, s->size, bytes / coll_dtype_size(call->dtype),
+    kernel_reduce(result, srcs, s->size, bytes / coll_dtype_size(call->dtype),
         call->dtype, call->op);
 }
 

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-#include "coll_reduce.h"
+#include "kernel.h"
 #include "coll_signature.h"
 
 #define AGREE_MAGIC 0x636f6c61u
@@ -129,7 +129,7 @@ static coll_status_t all_reduce_small(
     for (int r = 0; r < net->size; r++)
         net->srcs[r] =
             blocks + (size_t)((r - net->rank + net->size) % net->size) * bytes;
-    coll_reduce(call->recvbuf, net->srcs, net->size, call->count, call->dtype,
+    kernel_reduce(call->recvbuf, net->srcs, net->size, call->count, call->dtype,
         call->op);
     return COLL_OK;
 }
@@ -172,10 +172,10 @@ static coll_status_t ring_reduce(
 
         if (status != COLL_OK)
             return status;
-        coll_reduce(
+        kernel_reduce(
             own, srcs, 2, share_bytes(p, next) / p->size, call->dtype, op);
         if (call->op == COLL_AVG && s == n - 2)
-            coll_divide(own, share_bytes(p, next) / p->size, call->dtype, n);
+            kernel_divide(own, share_bytes(p, next) / p->size, call->dtype, n);
     }
     return COLL_OK;
 }

@@ -176,7 +176,7 @@ static inline void *harness_rank_main(void *arg)
     EXPECT(status == COLL_OK, "rank %d: %s", t->rank, coll_last_error());
     if (status == COLL_OK)
         t->job->run(g, t->rank, t->job->arg);
-    coll_group_destroy(g);
+    coll_group_free(g);
     return NULL;
 }
 

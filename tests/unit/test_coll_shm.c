@@ -221,7 +221,7 @@ static void two_groups(struct coll_group *g, int rank, void *arg)
     EXPECT(pthread_create(&thread, NULL, reduce_in_thread, g2) == 0, "thread");
     reduce_in_thread(g);
     pthread_join(thread, NULL);
-    coll_group_destroy(g2);
+    coll_group_free(g2);
 }
 
 START_TEST(groups_do_not_disturb_each_other)
@@ -544,7 +544,7 @@ static void *join_main(void *arg)
 
     j->status = harness_join(&j->job, j->rank, j->size, &g);
     snprintf(j->text, sizeof(j->text), "%s", coll_last_error());
-    coll_group_destroy(g);
+    coll_group_free(g);
     return NULL;
 }
 

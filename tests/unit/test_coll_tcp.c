@@ -552,7 +552,7 @@ static void *join_main(void *arg)
 
     j->status = harness_join(&j->job, j->rank, j->size, &g);
     snprintf(j->text, sizeof(j->text), "%s", coll_last_error());
-    coll_group_destroy(g);
+    coll_group_free(g);
     return NULL;
 }
 

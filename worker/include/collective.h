@@ -99,7 +99,8 @@ extern "C" {
     X(COLL_ERR_TIMEOUT, -7, "timed out")                                       \
     X(COLL_ERR_PEER, -8, "another rank died, left or failed")                  \
     X(COLL_ERR_MISMATCH, -9, "ranks called different operations")              \
-    X(COLL_ERR_STORE, -10, "rendezvous store failed")
+    X(COLL_ERR_STORE, -10, "rendezvous store failed")                          \
+    X(COLL_ERR_ABORTED, -11, "aborted by coll_abort()")
 
 typedef enum coll_status {
 #define COLL_STATUS_ENUM(name, value, text) name = value,
@@ -117,12 +118,29 @@ COLL_API const char *coll_last_error(void);
 
 /* --- Types ------------------------------------------------------------- */
 
-/* X(symbol, name, size in bytes) */
+/*
+ * X(symbol, name, size in bytes)
+ * FLOAT16 is IEEE binary16, BFLOAT16 the upper half of a float32. The two of
+ * eight bits are those of the OCP: E4M3 has no infinities and one NaN of each
+ * sign (PyTorch's float8_e4m3fn), E5M2 is IEEE's in small. A BOOL is one
+ * byte, 0 or 1; any other value counts as 1.
+ */
 #define COLL_DTYPE_MAP(X)                                                      \
     X(COLL_FLOAT32, "float32", 4)                                              \
     X(COLL_FLOAT64, "float64", 8)                                              \
+    X(COLL_FLOAT16, "float16", 2)                                              \
+    X(COLL_BFLOAT16, "bfloat16", 2)                                            \
+    X(COLL_FLOAT8_E4M3, "float8_e4m3", 1)                                      \
+    X(COLL_FLOAT8_E5M2, "float8_e5m2", 1)                                      \
+    X(COLL_INT8, "int8", 1)                                                    \
+    X(COLL_INT16, "int16", 2)                                                  \
     X(COLL_INT32, "int32", 4)                                                  \
-    X(COLL_INT64, "int64", 8)
+    X(COLL_INT64, "int64", 8)                                                  \
+    X(COLL_UINT8, "uint8", 1)                                                  \
+    X(COLL_UINT16, "uint16", 2)                                                \
+    X(COLL_UINT32, "uint32", 4)                                                \
+    X(COLL_UINT64, "uint64", 8)                                                \
+    X(COLL_BOOL, "bool", 1)
 
 typedef enum coll_dtype {
 #define COLL_DTYPE_ENUM(symbol, name, size) symbol,
@@ -133,18 +151,26 @@ typedef enum coll_dtype {
 
 /*
  * X(symbol, name)
- * SUM and PRODUCT of integers wrap modulo 2^32 or 2^64. AVG is SUM divided
- * by the world size: for floats one rounded division, for integers the
- * quotient truncated toward zero. MIN and MAX of floats: if any rank's
- * element is NaN the result is NaN; -0 and +0 compare equal, so which of the
- * two results follows from the order of the ranks.
+ * SUM and PRODUCT of integers wrap modulo 2 to the number of bits. AVG is SUM
+ * (which may wrap) divided by the size of the group: for floats one rounded
+ * division, for integers the quotient truncated toward zero. MIN and MAX of
+ * floats: if any rank's element is NaN the result is NaN; -0 and +0 compare
+ * equal, so which of the two results follows from the order of the ranks.
+ * Floats of 16 and 8 bits are computed in float32 and rounded to nearest,
+ * ties to even: once where all ranks share a node, once per node or hop
+ * otherwise. E4M3 has no infinity, so what is too large becomes NaN.
+ * BAND, BOR and BXOR are for integers and BOOL; of BOOL, SUM and MAX are "or",
+ * PRODUCT and MIN "and", and AVG is refused.
  */
 #define COLL_OP_MAP(X)                                                         \
     X(COLL_SUM, "sum")                                                         \
     X(COLL_AVG, "avg")                                                         \
     X(COLL_MIN, "min")                                                         \
     X(COLL_MAX, "max")                                                         \
-    X(COLL_PRODUCT, "product")
+    X(COLL_PRODUCT, "product")                                                 \
+    X(COLL_BAND, "band")                                                       \
+    X(COLL_BOR, "bor")                                                         \
+    X(COLL_BXOR, "bxor")
 
 typedef enum coll_op {
 #define COLL_OP_ENUM(symbol, name) symbol,

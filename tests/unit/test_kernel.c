@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "tests/unit/unit.h"
-#include "worker/coll_reduce.h"
+#include "worker/kernel.h"
 
 enum { MAX_SRCS = 5, MAX_COUNT = 5000 };
 
@@ -103,7 +103,7 @@ START_TEST(kernels_agree_with_the_reference)
         }
         dst = place < 2 && place < nsrcs ? (char *)srcs[place]
                                          : memory[MAX_SRCS] + c % 7;
-        coll_reduce(dst, srcs, nsrcs, (size_t)count, dtype, op);
+        kernel_reduce(dst, srcs, nsrcs, (size_t)count, dtype, op);
         for (int i = 0; i < count; i++) {
             char want[8];
 
@@ -129,17 +129,17 @@ START_TEST(integers_wrap)
     int32_t r32[4];
     int64_t r64[4];
 
-    coll_reduce(r32, ab, 2, 4, COLL_INT32, COLL_SUM);
+    kernel_reduce(r32, ab, 2, 4, COLL_INT32, COLL_SUM);
     ck_assert_int_eq(r32[0], INT32_MIN);
     ck_assert_int_eq(r32[1], INT32_MAX);
-    coll_reduce(r32, ab, 2, 4, COLL_INT32, COLL_PRODUCT);
+    kernel_reduce(r32, ab, 2, 4, COLL_INT32, COLL_PRODUCT);
     ck_assert_int_eq(r32[1], INT32_MIN);
     ck_assert_int_eq(r32[2], 0);
     ck_assert_int_eq(r32[3], -15);
-    coll_reduce(r64, cd, 2, 4, COLL_INT64, COLL_SUM);
+    kernel_reduce(r64, cd, 2, 4, COLL_INT64, COLL_SUM);
     ck_assert_int_eq(r64[0], INT64_MIN);
     ck_assert_int_eq(r64[1], INT64_MAX);
-    coll_reduce(r64, cd, 2, 4, COLL_INT64, COLL_PRODUCT);
+    kernel_reduce(r64, cd, 2, 4, COLL_INT64, COLL_PRODUCT);
     ck_assert_int_eq(r64[1], INT64_MIN);
     ck_assert_int_eq(r64[2], 0);
     ck_assert_int_eq(r64[3], -15);
@@ -153,7 +153,7 @@ START_TEST(integer_average_truncates_toward_zero)
     const void *srcs[] = {a, b};
     int32_t r[3];
 
-    coll_reduce(r, srcs, 2, 3, COLL_INT32, COLL_AVG);
+    kernel_reduce(r, srcs, 2, 3, COLL_INT32, COLL_AVG);
     ck_assert_int_eq(r[0], 7);
     ck_assert_int_eq(r[1], -7);
     ck_assert_int_eq(r[2], 0);
@@ -166,7 +166,7 @@ START_TEST(average_of_one_source_is_the_source)
     const void *srcs[] = {in};
     float out[3];
 
-    coll_reduce(out, srcs, 1, 3, COLL_FLOAT32, COLL_AVG);
+    kernel_reduce(out, srcs, 1, 3, COLL_FLOAT32, COLL_AVG);
     ck_assert_int_eq(memcmp(in, out, sizeof(in)), 0);
 }
 END_TEST
@@ -195,8 +195,8 @@ START_TEST(nan_of_any_source_is_the_result)
             f[which][at] = nanf("");
             d[which][at] = nan("");
             for (coll_op_t op = COLL_MIN; op <= COLL_MAX; op++) {
-                coll_reduce(rf, fs, 3, N, COLL_FLOAT32, op);
-                coll_reduce(rd, ds, 3, N, COLL_FLOAT64, op);
+                kernel_reduce(rf, fs, 3, N, COLL_FLOAT32, op);
+                kernel_reduce(rd, ds, 3, N, COLL_FLOAT64, op);
                 for (int i = 0; i < N; i++) {
                     ck_assert_int_eq(!!isnan(rf[i]), i == at);
                     ck_assert_int_eq(!!isnan(rd[i]), i == at);
@@ -226,7 +226,7 @@ START_TEST(bits_do_not_depend_on_the_address)
                 memcpy((char *)srcs[s] + (size_t)i * 4, &bits, 4);
             }
         }
-        coll_reduce(out + shift, srcs, 3, N, COLL_FLOAT32, COLL_SUM);
+        kernel_reduce(out + shift, srcs, 3, N, COLL_FLOAT32, COLL_SUM);
         if (shift == 0)
             memcpy(want, out, sizeof(want));
         ck_assert_int_eq(memcmp(want, out + shift, sizeof(want)), 0);
@@ -246,5 +246,5 @@ int main(void)
     tcase_add_test(tc, average_of_one_source_is_the_source);
     tcase_add_test(tc, nan_of_any_source_is_the_result);
     tcase_add_test(tc, bits_do_not_depend_on_the_address);
-    return unit_run("coll_reduce", tc);
+    return unit_run("kernel", tc);
 }

@@ -8,7 +8,7 @@
  * vector part and the scalar rest handle depends on the count only, and
  * ranks with different addresses get the same bits, NaN payloads included.
  */
-#include "coll_reduce.h"
+#include "kernel.h"
 
 #include <string.h>
 
@@ -101,7 +101,7 @@ static const struct {
  * stays in the first-level cache. */
 #define BLOCK_BYTES ((size_t)8192)
 
-void coll_reduce(void *dst, const void *const *srcs, int nsrcs, size_t count,
+void kernel_reduce(void *dst, const void *const *srcs, int nsrcs, size_t count,
     coll_dtype_t dtype, coll_op_t op)
 {
     combine_fn *combine = kernels[dtype].combine[op];
@@ -125,7 +125,7 @@ void coll_reduce(void *dst, const void *const *srcs, int nsrcs, size_t count,
     }
 }
 
-void coll_divide(void *dst, size_t count, coll_dtype_t dtype, int divisor)
+void kernel_divide(void *dst, size_t count, coll_dtype_t dtype, int divisor)
 {
     kernels[dtype].divide(dst, count, divisor);
 }

@@ -1,6 +1,6 @@
 /* Element-wise reduction of buffers in memory. */
-#ifndef COLL_REDUCE_H
-#define COLL_REDUCE_H
+#ifndef COLL_KERNEL_H
+#define COLL_KERNEL_H
 
 #include "collective.h"
 
@@ -11,10 +11,10 @@
  * otherwise it overlaps no source. The same sources give the same bits,
  * wherever they lie.
  */
-void coll_reduce(void *dst, const void *const *srcs, int nsrcs, size_t count,
+void kernel_reduce(void *dst, const void *const *srcs, int nsrcs, size_t count,
     coll_dtype_t dtype, coll_op_t op);
 
 /* dst[i] = dst[i] / divisor, as AVG does at its end. */
-void coll_divide(void *dst, size_t count, coll_dtype_t dtype, int divisor);
+void kernel_divide(void *dst, size_t count, coll_dtype_t dtype, int divisor);
 
 #endif
