@@ -33,6 +33,7 @@ struct nodes_state {
     int local_size;
     struct coll_group *local; /* NULL if this rank is alone on its node */
     struct tcp_net *net; /* NULL unless this rank leads one of several nodes */
+    struct tcp_places *places; /* NULL with one node */
 };
 
 static void release(struct nodes_state *s)
@@ -41,6 +42,7 @@ static void release(struct nodes_state *s)
         return;
     coll_group_free(s->local);
     tcp_net_destroy(s->net);
+    tcp_places_free(s->places);
     free(s->nodes);
     free(s->indices);
     free(s->names);
@@ -130,7 +132,7 @@ static coll_status_t nodes_create(
     s = calloc(1, sizeof(*s));
     if (s == NULL)
         return coll_fail(COLL_ERR_MEMORY, "out of memory for a group");
-    status = tcp_meet(&meeting, &s->net, g, boot, false);
+    status = tcp_meet(&meeting, &s->net, &s->places, g, boot, false);
     if (status != COLL_OK) {
         release(s);
         return status;

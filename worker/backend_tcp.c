@@ -1,48 +1,57 @@
-/*
- * The back end "tcp": every rank by itself, wherever it is. Owns the group's
- * struct tcp_net, which is NULL in a world of one.
- */
+/* The back end "tcp": every rank by itself, wherever it is. */
 #include "tcp_internal.h"
+
+#include <stdlib.h>
+
+static void release(struct tcp_state *s)
+{
+    tcp_net_destroy(s->net);
+    tcp_places_free(s->places);
+    free(s);
+}
 
 static coll_status_t tcp_create(
     struct coll_group *g, const struct coll_boot *boot)
 {
+    struct tcp_state *s;
     struct tcp_meeting *meeting;
-    struct tcp_net *net;
     coll_status_t status;
 
     if (g->size == 1)
         return COLL_OK;
-    status = tcp_meet(&meeting, &net, g, boot, true);
-    if (status != COLL_OK)
-        return status;
-    status = tcp_meeting_end(meeting, COLL_OK);
+    s = calloc(1, sizeof(*s));
+    if (s == NULL)
+        return coll_fail(COLL_ERR_MEMORY, "out of memory for a group");
+    status = tcp_meet(&meeting, &s->net, &s->places, g, boot, true);
+    if (status == COLL_OK)
+        status = tcp_meeting_end(meeting, COLL_OK);
     if (status != COLL_OK) {
-        tcp_net_destroy(net);
+        release(s);
         return status;
     }
-    g->state = net;
+    g->state = s;
     return COLL_OK;
 }
 
 static void tcp_destroy(struct coll_group *g)
 {
-    struct tcp_net *net = g->state;
+    struct tcp_state *s = g->state;
 
-    if (net == NULL)
+    if (s == NULL)
         return;
     if (g->failure != COLL_OK)
-        tcp_net_fail(net, g->seq, g->failure);
+        tcp_net_fail(s->net, g->seq, g->failure);
     else
-        tcp_net_leave(net, g->seq);
-    tcp_net_destroy(net);
+        tcp_net_leave(s->net, g->seq);
+    release(s);
     g->state = NULL;
 }
 
 static coll_status_t run(struct coll_group *g, const struct coll_call *call)
 {
-    return g->state == NULL ? coll_backend_self.run(g, call)
-                            : tcp_run(g->state, call);
+    struct tcp_state *s = g->state;
+
+    return s == NULL ? coll_backend_self.run(g, call) : tcp_run(s->net, call);
 }
 
 const struct coll_backend coll_backend_tcp = {

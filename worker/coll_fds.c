@@ -8,9 +8,10 @@
 
 #include "backend.h"
 
-/* Beside a socket and a pidfd per rank: the segment, listeners, epoll sets, the
- * connection to the store, and some that are no rank's. */
-#define SPARE_FDS 16
+/* Beside a socket and a pidfd per rank: the segment, listeners (the one of TCP
+ * stays beside those of the node), epoll sets, the connection to the store, and
+ * some that are no rank's. */
+#define SPARE_FDS 17
 
 static int count_open_fds(void)
 {

@@ -139,6 +139,46 @@ coll_status_t tcp_check(struct tcp_net *net, const struct coll_call *call);
 /* Runs one call over the net; root is a rank of the net. A failure is told. */
 coll_status_t tcp_run(struct tcp_net *net, const struct coll_call *call);
 
+/* --- tcp_places.c: where the ranks are after their meeting ---------------- */
+
+/*
+ * As long as the group lives each rank listens, and knows where all others do:
+ * so any two may connect when they need to. Who connects begins with token[0],
+ * who accepts answers with token[1]; whoever has no such token is a stranger,
+ * and there may be any number of them at the door.
+ */
+struct tcp_places {
+    int listener; /* this rank's: owned, non-blocking; -1: none */
+    char token[2][TCP_TOKEN_BYTES]; /* no text: no byte behind it */
+    int size;
+    char *text; /* owned: the addresses */
+    struct {
+        const char *addr;
+        int port;
+    } of[]; /* [size] */
+};
+
+/* Where a rank of the group listens, for resolve_until(): of a rank on the host
+ * of rank 0 the address at which this one has reached rank 0. *addr lives as
+ * long as the places. 0, or -EINVAL if there is no such rank. */
+int tcp_places_get(
+    const struct tcp_places *p, int rank, const char **addr, int *port);
+
+/* Closes the listener. Takes NULL. */
+void tcp_places_free(struct tcp_places *p);
+
+/* A place in a table takes so much at most. */
+#define TCP_PLACE_BYTES (3 + TCP_ADDR_BYTES - 1)
+
+/* Returns how much it takes. The address has less than TCP_ADDR_BYTES; "": the
+ * one at which rank 0 was reached. */
+size_t tcp_place_write(char out[TCP_PLACE_BYTES], const char *addr, int port);
+
+/* Reads the places of all ranks, without tokens and listener. 0, -EBADMSG if
+ * that is not what the bytes are, or -ENOMEM. */
+int tcp_places_read(struct tcp_places **out, const char *bytes, size_t len,
+    int size, const char *leader_addr);
+
 /* --- tcp_meet.c: how the ranks of a group find each other ----------------- */
 
 struct tcp_meeting;
@@ -146,10 +186,17 @@ struct tcp_meeting;
 /*
  * All ranks of the group meet at rank 0, and learn which of them share a node.
  * is_flat: none do. The lowest rank of each node then has its links to the
- * others in *net; for all others, and with one node, it is NULL.
+ * others in *net; for all others, and with one node, it is NULL. Where there
+ * are several nodes every rank has *places, with its listener; with one node
+ * they are NULL, and nobody listens any more. Both are the caller's.
+ *
+ * Nobody connects to a listener for the group's own purposes before
+ * tcp_meeting_end() has succeeded, on the rank that connects; and by then all
+ * ranks have returned from here.
  */
 coll_status_t tcp_meet(struct tcp_meeting **out, struct tcp_net **net,
-    struct coll_group *g, const struct coll_boot *boot, bool is_flat);
+    struct tcp_places **places, struct coll_group *g,
+    const struct coll_boot *boot, bool is_flat);
 
 /* [size] the node of each rank: nodes are numbered by their lowest rank. */
 const int *tcp_meeting_nodes(const struct tcp_meeting *m, int *count);
@@ -163,6 +210,14 @@ void tcp_meeting_watch(struct tcp_meeting *m);
  * others has gone well. If one has not, all return its reason. Frees m.
  */
 coll_status_t tcp_meeting_end(struct tcp_meeting *m, coll_status_t status);
+
+/* --- backend_tcp.c -------------------------------------------------------- */
+
+/* What a group of the back end "tcp" has; NULL in a world of one. */
+struct tcp_state {
+    struct tcp_net *net;
+    struct tcp_places *places;
+};
 
 /* --- tcp_address.c -------------------------------------------------------- */
 

@@ -27,7 +27,8 @@ coll_status_t meet_admit(struct tcp_meeting *m, struct meet_conn **at)
         coll_fail(status,
             "coll_init: rank %d has a world size of %d, rank 0 of %d", rank,
             (int)msg.world_size, m->g->size);
-    } else if (rank < 0 || rank >= m->g->size) {
+    } else if (rank < 0 || rank >= m->g->size || msg.port == 0 ||
+               msg.port > UINT16_MAX) {
         meet_conn_drop(at, false);
         return COLL_OK;
     } else if (rank > 0 && m->members[rank] != NULL &&

@@ -72,18 +72,19 @@ void meet_greet_neighbour(struct tcp_meeting *m, struct meet_conn **at)
     meet_become_link(at, link);
 }
 
-/* It was up a moment ago: if it has gone since,
- * rank 0 is about to say why. So that is waited for before this counts. */
+/* It was up a moment ago: if it has gone since, rank 0 is about to say why. So
+ * that is waited for before this counts. */
 void meet_note_link(struct tcp_meeting *m, const struct meet_conn *c, int error)
 {
-    const struct meet_place *place =
-        &m->places[tcp_net_link(m->net, c->rank) - m->net->links];
-    const char *addr = place->addr[0] == '\0' ? m->leader_addr : place->addr;
+    int rank = m->net->names[c->rank];
+    const char *addr;
+    int port;
 
     if (m->link_status != COLL_OK)
         return;
-    m->link_status = meet_fail_unreachable(m, m->net->names[c->rank], addr,
-        place->port, error == 0 ? "it closes the connection" : strerror(error));
+    tcp_places_get(m->places, rank, &addr, &port);
+    m->link_status = meet_fail_unreachable(m, rank, addr, port,
+        error == 0 ? "it closes the connection" : strerror(error));
     snprintf(m->link_reason, sizeof(m->link_reason), "%s", coll_last_error());
 }
 
@@ -92,15 +93,18 @@ static coll_status_t start_link(
     struct tcp_meeting *m, int index, uint32_t channel)
 {
     struct meet_conn **at = &m->outgoing[2 * (unsigned int)index + channel];
-    const struct meet_place *place = &m->places[index];
-    int rank = m->net->links[index].rank;
-    const char *addr = place->addr[0] == '\0' ? m->leader_addr : place->addr;
+    int in_net = m->net->links[index].rank;
+    int rank = m->net->names[in_net];
     struct addrinfo *ai;
-    int rc = resolve_until(addr, place->port, 0, m->reach_ns, &ai);
+    const char *addr;
+    int port;
+    int rc;
     int fd;
 
+    tcp_places_get(m->places, rank, &addr, &port);
+    rc = resolve_until(addr, port, 0, m->reach_ns, &ai);
     if (rc != 0)
-        return meet_fail_unreachable(m, m->net->names[rank], addr, place->port,
+        return meet_fail_unreachable(m, rank, addr, port,
             rc == EAI_INPROGRESS ? "the name service is silent"
                                  : gai_strerror(rc));
     fd = socket(ai->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -109,14 +113,13 @@ static coll_status_t start_link(
         rc = errno;
         close(fd);
         freeaddrinfo(ai);
-        return meet_fail_unreachable(
-            m, m->net->names[rank], addr, place->port, strerror(rc));
+        return meet_fail_unreachable(m, rank, addr, port, strerror(rc));
     }
     freeaddrinfo(ai);
     if (fd < 0)
         return meet_fail_rc("socket", -errno);
     tcp_set_options(fd);
-    rc = meet_conn_create(at, m, fd, CONN_NEIGHBOUR, rank, EPOLLOUT);
+    rc = meet_conn_create(at, m, fd, CONN_NEIGHBOUR, in_net, EPOLLOUT);
     if (rc < 0)
         return meet_fail_rc("watch a socket", rc);
     (*at)->channel = channel;

@@ -5,9 +5,10 @@
  *    and an address. The others wait for that key and connect to rank 0.
  * 2. They say who they are, on which node, and where they listen. When all
  *    have come, rank 0 removes the key and tells everybody which ranks share a
- *    node, and the lowest rank of each node where its neighbours are.
+ *    node, and where each of them is.
  * 3. Neighbours connect, the higher rank to the lower one.
  * 4. Everybody tells rank 0 that it is ready; when all are, rank 0 says so.
+ * 5. With several nodes they go on listening, for those who connect later.
  *
  * So there is one key for the whole group, each rank makes a handful of calls
  * to the store, and when a group is made nothing of it is there any more. A
@@ -171,6 +172,7 @@ static void meeting_destroy(struct tcp_meeting *m)
     if (m->listener >= 0)
         close(m->listener);
     tcp_net_destroy(m->net);
+    tcp_places_free(m->places);
     free(m->members);
     free(m->joins);
     free(m->is_ready);
@@ -213,8 +215,31 @@ static coll_status_t prepare(struct tcp_meeting *m, bool is_host)
     return COLL_OK;
 }
 
+/* All others of the group have made it, so no more connections are awaited
+ * from now on: who comes later is left in the queue for the places' owner. */
+static void hand_over(
+    struct tcp_meeting *m, struct tcp_net **net, struct tcp_places **places)
+{
+    poller_remove(m->poller, &m->door);
+    if (m->nodes_count > 1) {
+        m->places->listener = m->listener;
+        memcpy(m->places->token[0], m->claim.token[0], TCP_TOKEN_BYTES);
+        memcpy(m->places->token[1], m->claim.token[1], TCP_TOKEN_BYTES);
+    } else {
+        close(m->listener);
+        tcp_places_free(m->places);
+        m->places = NULL;
+    }
+    m->listener = -1;
+    *places = m->places;
+    m->places = NULL;
+    *net = m->net;
+    m->net = NULL;
+}
+
 coll_status_t tcp_meet(struct tcp_meeting **out, struct tcp_net **net,
-    struct coll_group *g, const struct coll_boot *boot, bool is_flat)
+    struct tcp_places **places, struct coll_group *g,
+    const struct coll_boot *boot, bool is_flat)
 {
     struct tcp_meeting *m = calloc(1, sizeof(*m));
     struct meet_message self = {.kind = MEET_JOIN};
@@ -245,8 +270,7 @@ coll_status_t tcp_meet(struct tcp_meeting **out, struct tcp_net **net,
         status = meet_await_links(m);
     if (status != COLL_OK)
         return tcp_meeting_end(m, status);
-    *net = m->net;
-    m->net = NULL;
+    hand_over(m, net, places);
     *out = m;
     return COLL_OK;
 }

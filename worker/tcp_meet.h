@@ -58,12 +58,6 @@ struct meet_message {
     char text[440];
 };
 
-/* A neighbour in the table, behind the nodes of all ranks. */
-struct meet_place {
-    int32_t port;
-    char addr[TCP_ADDR_BYTES];
-};
-
 enum meet_role {
     CONN_STRANGER, /* accepted */
     CONN_MEMBER, /* rank 0: one that has joined */
@@ -116,7 +110,7 @@ struct tcp_meeting {
     struct meet_conn *strangers[STRANGERS];
     unsigned int next_stranger;
     struct meet_conn *leader;
-    char leader_addr[TCP_ADDR_BYTES];
+    char leader_addr[TCP_ADDR_BYTES]; /* rank 0: for those on its host */
     bool is_welcome;
     bool is_refused; /* rank 0 has gone before it said welcome */
     bool may_go;
@@ -129,8 +123,8 @@ struct tcp_meeting {
     int *nodes; /* [size] */
     int nodes_count;
     bool has_table;
-    struct tcp_net *net; /* until tcp_meet() returns */
-    struct meet_place places[TCP_MAX_LINKS]; /* of its links */
+    struct tcp_net *net; /* these two until tcp_meet() returns */
+    struct tcp_places *places; /* with the table */
     struct meet_conn *outgoing[2 * TCP_MAX_LINKS];
     uint64_t reach_ns;
 };
@@ -219,7 +213,7 @@ coll_status_t meet_member_step(struct tcp_meeting *m);
 
 /* --- tcp_table.c ---------------------------------------------------------- */
 
-/* Rank 0: makes the table, its own net, and tells all others. */
+/* Rank 0: makes the table and tells all others. */
 coll_status_t meet_send_tables(struct tcp_meeting *m);
 
 /* The others: the message on this connection is one. */

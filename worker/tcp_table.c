@@ -1,6 +1,6 @@
 /*
  * The table that rank 0 sends when all have come: the node of each rank, then
- * the places of the receiver's neighbours if it is in the net.
+ * the place of each (tcp_places.c).
  */
 #include "tcp_meet.h"
 
@@ -10,8 +10,7 @@
 
 size_t meet_table_max(const struct tcp_meeting *m)
 {
-    return (size_t)m->g->size * sizeof(int32_t) +
-           TCP_MAX_LINKS * sizeof(struct meet_place);
+    return (size_t)m->g->size * (sizeof(*m->nodes) + TCP_PLACE_BYTES);
 }
 
 /* Makes the net of the lowest ranks of all nodes, where this is one. */
@@ -44,42 +43,46 @@ static coll_status_t make_net(struct tcp_meeting *m)
     return COLL_OK;
 }
 
-coll_status_t meet_take_table(struct tcp_meeting *m, const struct meet_conn *c)
+/* What all ranks know from now on, rank 0 too. */
+static coll_status_t take_table(
+    struct tcp_meeting *m, const char *table, size_t len)
 {
     size_t nodes_bytes = (size_t)m->g->size * sizeof(*m->nodes);
-    size_t places_bytes = 0;
-    coll_status_t status;
     int next = 0;
+    int rc;
 
-    if (m->has_table || c->table_len < nodes_bytes)
+    if (m->has_table || len < nodes_bytes)
         goto garbage;
-    memcpy(m->nodes, c->table, nodes_bytes);
+    memcpy(m->nodes, table, nodes_bytes);
     for (int r = 0; r < m->g->size; r++) {
         if (m->nodes[r] < 0 || m->nodes[r] > next)
             goto garbage;
         next += m->nodes[r] == next;
     }
-    status = make_net(m);
-    if (status != COLL_OK)
-        return status;
-    if (m->net != NULL)
-        places_bytes = (size_t)m->net->nlinks * sizeof(struct meet_place);
-    if (c->table_len != nodes_bytes + places_bytes)
+    rc = tcp_places_read(&m->places, table + nodes_bytes, len - nodes_bytes,
+        m->g->size, m->leader_addr);
+    if (rc == -EBADMSG)
         goto garbage;
-    memcpy(m->places, c->table + nodes_bytes, places_bytes);
-    for (int i = 0; i < TCP_MAX_LINKS; i++)
-        m->places[i].addr[TCP_ADDR_BYTES - 1] = '\0';
-    /* Those who came before it. */
-    for (int i = 0; i < STRANGERS; i++)
-        if (m->strangers[i] != NULL && m->strangers[i]->is_held)
-            meet_greet_neighbour(m, &m->strangers[i]);
-    return meet_start_links(m);
+    return rc < 0 ? meet_fail_rc("table", rc) : make_net(m);
 garbage:
     return coll_fail(
         COLL_ERR_SYSTEM, "coll_init: what rank 0 has sent is no table");
 }
 
-/* Rank 0: numbers the nodes. */
+coll_status_t meet_take_table(struct tcp_meeting *m, const struct meet_conn *c)
+{
+    coll_status_t status = take_table(m, c->table, c->table_len);
+
+    if (status != COLL_OK)
+        return status;
+    /* Those who came before it. */
+    for (int i = 0; i < STRANGERS; i++)
+        if (m->strangers[i] != NULL && m->strangers[i]->is_held)
+            meet_greet_neighbour(m, &m->strangers[i]);
+    return meet_start_links(m);
+}
+
+/* Two ranks are on one node if they call it the same. */
 static void number_nodes(struct tcp_meeting *m)
 {
     int count = 0;
@@ -91,53 +94,49 @@ static void number_nodes(struct tcp_meeting *m)
             first++;
         m->nodes[r] = first == r ? count++ : m->nodes[first];
     }
-    m->nodes_count = count;
 }
 
-static coll_status_t send_table(struct tcp_meeting *m, int rank,
-    const int *leads, bool is_lead, char *table)
+/* Those of its host reach rank 0 at some address, and it reaches them there. */
+static void find_own_address(struct tcp_meeting *m)
 {
-    struct meet_message msg = {.kind = MEET_TABLE};
+    for (int r = 1; r < m->g->size; r++)
+        if (m->joins[r].addr[0] == '\0' &&
+            tcp_local_address(m->members[r]->fd, m->leader_addr) == 0)
+            return;
+}
+
+static size_t write_table(struct tcp_meeting *m, char *table)
+{
     size_t len = (size_t)m->g->size * sizeof(*m->nodes);
-    int neighbours[TCP_MAX_LINKS];
-    int count = 0;
-    int rc;
 
+    number_nodes(m);
     memcpy(table, m->nodes, len);
-    if (is_lead)
-        count = tcp_neighbours(m->nodes[rank], m->nodes_count, neighbours);
-    for (int i = 0; i < count; i++) {
-        const struct meet_message *join = &m->joins[leads[neighbours[i]]];
-        struct meet_place place = {.port = (int32_t)join->port};
-
-        memcpy(place.addr, join->addr, sizeof(place.addr));
-        memcpy(table + len, &place, sizeof(place));
-        len += sizeof(place);
-    }
-    msg.table_bytes = (uint32_t)len;
-    rc = meet_conn_send(m->members[rank], &msg, table);
-    if (rc == -EPIPE || rc == -ECONNRESET)
-        return COLL_OK; /* the next event will tell */
-    return rc < 0 ? meet_fail_rc("send the table", rc) : COLL_OK;
+    for (int r = 0; r < m->g->size; r++)
+        len += tcp_place_write(
+            table + len, m->joins[r].addr, (int)m->joins[r].port);
+    return len;
 }
 
 coll_status_t meet_send_tables(struct tcp_meeting *m)
 {
     char *table = malloc(meet_table_max(m));
-    int *leads = calloc((size_t)m->g->size, sizeof(*leads));
-    coll_status_t status = COLL_OK;
+    coll_status_t status;
+    size_t len;
 
-    if (table == NULL || leads == NULL)
-        status = meet_fail_rc("table", -ENOMEM);
-    if (status == COLL_OK) {
-        number_nodes(m);
-        for (int r = m->g->size - 1; r >= 0; r--)
-            leads[m->nodes[r]] = r;
-        status = make_net(m);
+    if (table == NULL)
+        return meet_fail_rc("table", -ENOMEM);
+    len = write_table(m, table);
+    find_own_address(m);
+    status = take_table(m, table, len);
+    for (int r = 1; r < m->g->size && status == COLL_OK; r++) {
+        struct meet_message msg = {
+            .kind = MEET_TABLE, .table_bytes = (uint32_t)len};
+        int rc = meet_conn_send(m->members[r], &msg, table);
+
+        /* If it has ended, the next event will tell. */
+        if (rc < 0 && rc != -EPIPE && rc != -ECONNRESET)
+            status = meet_fail_rc("send the table", rc);
     }
-    for (int r = 1; r < m->g->size && status == COLL_OK; r++)
-        status = send_table(m, r, leads, leads[m->nodes[r]] == r, table);
     free(table);
-    free(leads);
     return status;
 }

@@ -368,7 +368,7 @@ static void one_dies(struct coll_group *g, int rank, void *arg)
 
     EXPECT_OK(coll_barrier(g));
     if (rank == what[0]) {
-        cut_off(g->state);
+        cut_off(((struct tcp_state *)g->state)->net);
         g->failure = COLL_ERR_PEER;
     } else {
         status = what[1] == 0 ? coll_barrier(g)
@@ -394,7 +394,7 @@ END_TEST
 /* In the middle of the data: the receiver has seen a part of it. */
 static void one_dies_in_the_middle(struct coll_group *g, int rank, void *arg)
 {
-    struct tcp_net *net = g->state;
+    struct tcp_net *net = ((struct tcp_state *)g->state)->net;
     float *x = calloc(BIG, sizeof(*x));
     struct coll_call call = {.kind = COLL_KIND_BROADCAST,
         .dtype = COLL_FLOAT32,
@@ -813,6 +813,205 @@ START_TEST(stranger_in_the_place_of_rank_0_is_no_rank_0)
 }
 END_TEST
 
+/* --- Places --------------------------------------------------------------- */
+
+/* A back end that does nothing but meet: the group's state is its places. */
+static coll_status_t only_meet(
+    struct coll_group *g, const struct coll_boot *boot)
+{
+    struct tcp_meeting *meeting;
+    struct tcp_places *places;
+    struct tcp_net *net;
+    coll_status_t status =
+        tcp_meet(&meeting, &net, &places, g, boot, harness_node_of == NULL);
+
+    if (status != COLL_OK)
+        return status;
+    status = tcp_meeting_end(meeting, COLL_OK);
+    tcp_net_destroy(net);
+    if (status == COLL_OK)
+        g->state = places;
+    else
+        tcp_places_free(places);
+    return status;
+}
+
+static void free_places(struct coll_group *g)
+{
+    tcp_places_free(g->state);
+}
+
+static const struct coll_backend only_places = {.name = "places",
+    .max_ranks = TCP_MAX_RANKS,
+    .create = only_meet,
+    .destroy = free_places};
+
+struct greeting {
+    char token[TCP_TOKEN_BYTES];
+    int32_t rank;
+};
+
+static void greet(const struct tcp_places *places, int rank, int to)
+{
+    struct greeting hello = {.rank = rank};
+    struct sockaddr_in sin = {.sin_family = AF_INET};
+    const char *addr = "";
+    int port = 0;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    EXPECT(tcp_places_get(places, to, &addr, &port) == 0, "no rank %d", to);
+    EXPECT(inet_pton(AF_INET, addr, &sin.sin_addr) == 1,
+        "rank %d has for %d: %s", rank, to, addr);
+    sin.sin_port = htons((uint16_t)port);
+    EXPECT(connect(fd, (struct sockaddr *)&sin, sizeof(sin)) == 0,
+        "rank %d cannot reach %d at %s port %d: %s", rank, to, addr, port,
+        strerror(errno));
+    memcpy(hello.token, places->token[0], sizeof(hello.token));
+    EXPECT(send(fd, &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello),
+        "send to %d: %s", to, strerror(errno));
+    close(fd);
+}
+
+/* Every rank connects to every other one. */
+static void greet_all(struct coll_group *g, int rank, void *arg)
+{
+    const struct tcp_places *places = g->state;
+    bool *has_come;
+    const char *addr;
+    int port;
+
+    (void)arg;
+    if (harness_node_of == pairs && g->size == 2) {
+        EXPECT(places == NULL, "rank %d listens within its node", rank);
+        return;
+    }
+    has_come = calloc((size_t)g->size, sizeof(*has_come));
+    EXPECT(tcp_places_get(places, -1, &addr, &port) == -EINVAL, "rank -1");
+    EXPECT(tcp_places_get(places, g->size, &addr, &port) == -EINVAL, "size");
+    for (int r = 0; r < g->size; r++)
+        if (r != rank)
+            greet(places, rank, r);
+    for (int i = 1; i < g->size; i++) {
+        struct pollfd p = {.fd = places->listener, .events = POLLIN};
+        struct greeting hello = {.rank = -1};
+        int fd;
+
+        EXPECT(poll(&p, 1, TIMEOUT_MS) == 1, "only %d ranks came", i - 1);
+        fd = accept4(places->listener, NULL, NULL, SOCK_CLOEXEC);
+        EXPECT(recv(fd, &hello, sizeof(hello), MSG_WAITALL) == sizeof(hello),
+            "receive: %s", strerror(errno));
+        EXPECT(memcmp(hello.token, places->token[0], TCP_TOKEN_BYTES) == 0,
+            "rank %d: a stranger", rank);
+        EXPECT(hello.rank >= 0 && hello.rank < g->size && hello.rank != rank &&
+                   !has_come[hello.rank],
+            "rank %d: %d has come", rank, hello.rank);
+        if (hello.rank >= 0 && hello.rank < g->size)
+            has_come[hello.rank] = true;
+        close(fd);
+    }
+    EXPECT(memcmp(places->token[0], places->token[1], TCP_TOKEN_BYTES) != 0,
+        "one token");
+    free(has_come);
+}
+
+START_TEST(any_two_ranks_can_connect_later)
+{
+    static int (*const layout[])(int) = {NULL, pairs, in_turn, lopsided};
+
+    harness_backend = &only_places;
+    harness_node_of = layout[_i / 8];
+    harness_run(&store, _i % 8 + 2, TIMEOUT_MS, greet_all, NULL);
+}
+END_TEST
+
+/* Sockets of this process at which TCP is listened. */
+static int count_listeners(void)
+{
+    int count = 0;
+
+    for (int fd = 0; fd < 1024; fd++) {
+        int domain = 0;
+        int is_listening = 0;
+        socklen_t len = sizeof(int);
+
+        if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 &&
+            domain != AF_UNIX &&
+            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &len) == 0)
+            count += is_listening;
+    }
+    return count;
+}
+
+static void count_while_it_lives(struct coll_group *g, int rank, void *arg)
+{
+    EXPECT_OK(coll_barrier(g));
+    if (rank == 0)
+        *(int *)arg = count_listeners();
+    EXPECT_OK(coll_barrier(g));
+}
+
+START_TEST(ranks_listen_while_a_group_of_several_nodes_lives)
+{
+    int before = count_listeners();
+    int meanwhile = 0;
+    bool is_one_node = layouts[_i].node_of == together ||
+                       (layouts[_i].node_of == NULL &&
+                           layouts[_i].backend == &coll_backend_nodes);
+
+    choose_layout(_i);
+    harness_run(&store, 5, TIMEOUT_MS, count_while_it_lives, &meanwhile);
+    ck_assert_int_eq(meanwhile, before + (is_one_node ? 0 : 5));
+    ck_assert_int_eq(count_listeners(), before);
+}
+END_TEST
+
+/* What rank 0 writes is read, and nothing else is. */
+START_TEST(places_are_read_as_they_were_written)
+{
+    char longest[TCP_ADDR_BYTES];
+    char table[4 * TCP_PLACE_BYTES];
+    struct tcp_places *places = NULL;
+    const char *addr;
+    size_t len = 0;
+    int port;
+
+    memset(longest, 'a', sizeof(longest) - 1);
+    longest[sizeof(longest) - 1] = '\0';
+    len += tcp_place_write(table + len, "10.0.0.1", 1);
+    len += tcp_place_write(table + len, "", 65535);
+    len += tcp_place_write(table + len, longest, 40000);
+    len += tcp_place_write(table + len, "::1", 5);
+    ck_assert_int_eq(tcp_places_read(&places, table, len, 4, "leader"), 0);
+    ck_assert_int_eq(tcp_places_get(places, 0, &addr, &port), 0);
+    ck_assert(strcmp(addr, "10.0.0.1") == 0 && port == 1);
+    ck_assert_int_eq(tcp_places_get(places, 1, &addr, &port), 0);
+    ck_assert(strcmp(addr, "leader") == 0 && port == 65535);
+    ck_assert_int_eq(tcp_places_get(places, 2, &addr, &port), 0);
+    ck_assert(strcmp(addr, longest) == 0 && port == 40000);
+    ck_assert_int_eq(tcp_places_get(places, 3, &addr, &port), 0);
+    ck_assert(strcmp(addr, "::1") == 0 && port == 5);
+    ck_assert_int_eq(places->listener, -1);
+    tcp_places_free(places);
+    for (size_t n = 0; n < len; n++) {
+        char *part = malloc(n + 1); /* for the sanitizer: no byte more */
+
+        memcpy(part + 1, table, n);
+        ck_assert_int_eq(
+            tcp_places_read(&places, part + 1, n, 4, "leader"), -EBADMSG);
+        free(part);
+    }
+    ck_assert_int_eq(
+        tcp_places_read(&places, table, len, 3, "leader"), -EBADMSG);
+    table[3] = '\0'; /* in the first address */
+    ck_assert_int_eq(
+        tcp_places_read(&places, table, len, 4, "leader"), -EBADMSG);
+    table[3] = '1';
+    memset(table, 0, 2); /* its port */
+    ck_assert_int_eq(
+        tcp_places_read(&places, table, len, 4, "leader"), -EBADMSG);
+}
+END_TEST
+
 /* --- Helpers of the arithmetic -------------------------------------------- */
 
 /* Whoever is a neighbour of another has it for one, and there are few. */
@@ -873,6 +1072,10 @@ int main(void)
     tcase_add_loop_test(tc, address_that_is_given_is_published, 0, 2);
     tcase_add_loop_test(tc, strangers_disturb_nobody, 0, 2);
     tcase_add_loop_test(tc, stranger_in_the_place_of_rank_0_is_no_rank_0, 0, 2);
+    tcase_add_loop_test(tc, any_two_ranks_can_connect_later, 0, 4 * 8);
+    tcase_add_loop_test(
+        tc, ranks_listen_while_a_group_of_several_nodes_lives, 0, LAYOUTS);
+    tcase_add_test(tc, places_are_read_as_they_were_written);
     tcase_add_test(tc, neighbours_are_mutual_and_few);
     return unit_run("coll_tcp", tc);
 }

@@ -433,8 +433,9 @@ typedef struct coll_options {
  * an address, at most 255 characters), else at the address that it has on its
  * way to rank 0, and rank 0 at the one on its way to the store, or where the
  * store is if they are on the same host. It listens on all its addresses, at a
- * port that the kernel chooses, until the group is made. Who connects there
- * and does not know what is in the store is not let in. An address that cannot
+ * port that the kernel chooses: until it turns out that there is one node, else
+ * as long as the group lives. Who connects there and does not know what the
+ * store held while the group was made is not let in. An address that cannot
  * be reached is an error on every rank that names both ends; it takes 20 s at
  * most, or half of the time-out. What is sent between nodes is not encrypted.
  *
