@@ -28,6 +28,9 @@
     X(COLL_KIND_ALL_GATHER_V, "all_gather_v")                                  \
     X(COLL_KIND_REDUCE_SCATTER_V, "reduce_scatter_v")                          \
     X(COLL_KIND_ALL_TO_ALL_V, "all_to_all_v")                                  \
+    X(COLL_KIND_ALL_REDUCE_COALESCED, "all_reduce_coalesced")                  \
+    X(COLL_KIND_ALL_GATHER_COALESCED, "all_gather_coalesced")                  \
+    X(COLL_KIND_REDUCE_SCATTER_COALESCED, "reduce_scatter_coalesced")          \
     X(COLL_KIND_SEND, "send")                                                  \
     X(COLL_KIND_RECV, "recv")
 
@@ -59,6 +62,16 @@ struct coll_call {
     /* Of what all ranks must pass alike beside the above: a hash, or 0. */
     uint32_t extra;
     int tag; /* send, recv */
+    /* NULL, or the operation is one of many buffers: of nmany, with counts, and
+     * what is above is not set but for kind, type, op and the sum as count. */
+    const void *const *many_send;
+    void *const *many_recv;
+    const size_t *many_counts;
+    size_t nmany;
+    double factor; /* of what is sent, with has_factor; op is then SUM */
+    bool has_factor;
+    void *owned; /* memory of the arrays above, freed after the call */
+    int64_t timeout_ms; /* 0: the group's */
     uint64_t seq; /* 1 for the group's first operation; send, recv: 0 */
     uint64_t deadline_ns;
     /* NULL, or the call that this one is a part of: ranks compare it, and
@@ -66,20 +79,43 @@ struct coll_call {
     const struct coll_call *whole;
 };
 
+/* Works that wait for their turn, and the thread that runs them. */
+struct coll_work_queue {
+    struct coll_work *first, *last;
+    pthread_t thread;
+    pthread_cond_t changed;
+    bool has_thread;
+    bool is_ending;
+};
+
 struct coll_group {
+    uint32_t magic; /* see coll_group_get() */
     const struct coll_backend *backend;
     void *state; /* the back end's, from create to destroy */
     int rank;
     int size;
+    bool is_deterministic; /* folds in rank order, whatever the layout */
     /* What ranks are called in sentences, ascending; NULL: what they are. */
     const int *names;
     int64_t timeout_ms;
     uint32_t id; /* in the recorder; 0: the default group */
     struct p2p *p2p; /* NULL in a world of one */
-    pthread_mutex_t lock;
+    /* Operations stand in line: each takes the next turn and runs when it has
+     * come. seq is of the one that runs, or that has run last. */
+    _Atomic uint64_t next_turn;
+    _Atomic uint64_t turn;
+    _Atomic uint32_t waiters; /* threads that sleep till their turn */
+    pthread_mutex_t lock; /* of what follows, and of going to sleep */
+    pthread_cond_t turn_came;
     uint64_t seq;
-    coll_status_t failure; /* COLL_OK, or what every later call returns */
+    struct coll_work_queue queue;
+    /* COLL_OK, or what every later call returns; set once, after its text. */
+    _Atomic coll_status_t failure;
     char failure_text[512];
+    _Atomic bool is_aborted; /* ends every wait of this rank */
+    _Atomic uint32_t messages; /* works of messages that are not done */
+    int *own_names; /* NULL or what names points to */
+    struct coll_group *prev, *next; /* the groups of this process */
 };
 
 /* What a back end may use while a group is being made. */
@@ -105,6 +141,11 @@ struct coll_backend {
     void (*destroy)(struct coll_group *g);
     /* Runs one call. count may be 0; sendbuf may equal recvbuf. */
     coll_status_t (*run)(struct coll_group *g, const struct coll_call *call);
+    /* Tells the other ranks that this one gives up with the calling thread's
+     * error sentence. From any thread, but not beside run. */
+    void (*give_up)(struct coll_group *g, coll_status_t status);
+    /* Has a run() in another thread look at is_aborted. */
+    void (*wake)(struct coll_group *g);
 };
 
 extern const struct coll_backend coll_backend_self;
@@ -137,6 +178,49 @@ void coll_group_free(struct coll_group *g);
 
 /* The group that a NULL argument means; NULL before coll_init(). */
 struct coll_group *coll_default_group(void);
+
+/*
+ * What an argument of a public function means. NULL, with a sentence and
+ * *status set, if there is no such group: the memory of a group that was
+ * destroyed stays what it is for a while, so that this can be told.
+ */
+struct coll_group *coll_group_get(
+    const coll_group_t *group, const char *function, coll_status_t *status);
+
+/* Takes a turn, waits for it and runs the call. */
+coll_status_t coll_group_run(struct coll_group *g, struct coll_call *call);
+
+/* The two halves of that, for who takes a turn long before. */
+uint64_t coll_group_take_turn(struct coll_group *g);
+coll_status_t coll_group_run_in_turn(
+    struct coll_group *g, struct coll_call *call, uint64_t turn);
+
+/* Is an operation running, or waiting for its turn, or a message on its way? */
+bool coll_group_is_busy(const struct coll_group *g);
+
+/* The same of all groups of this process. */
+bool coll_groups_are_busy(void);
+
+/* Frees all groups that have own_names: those that the program has made. */
+void coll_groups_free_made(void);
+
+/* Notes a call in the recorder; returns its ticket. */
+uint64_t coll_group_record(
+    const struct coll_group *g, const struct coll_call *call);
+
+/* COLL_OK, or the group's failure with its sentence. */
+coll_status_t coll_group_check(struct coll_group *g);
+
+/* Fails the group as below, for what is no operation, and tells the others. */
+void coll_group_give_up(struct coll_group *g, coll_status_t status);
+
+/* The group has failed with the calling thread's sentence, if that is its first
+ * failure: every later call returns it, and the launcher is told. Returns
+ * status. */
+coll_status_t coll_group_fail(struct coll_group *g, coll_status_t status);
+
+/* In the calling thread's sentence a word becomes another one, once. */
+void coll_fail_reword(const char *word, const char *other);
 
 /* Records the calling thread's error sentence and returns status. */
 coll_status_t coll_fail(coll_status_t status, const char *fmt, ...)

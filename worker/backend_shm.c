@@ -116,7 +116,8 @@ static coll_status_t shm_run(struct coll_group *g, const struct coll_call *call)
 
     switch (call->kind) {
     case COLL_KIND_ALL_REDUCE:
-        status = shm_all_reduce(g, call);
+    case COLL_KIND_REDUCE:
+        status = shm_reduce(g, call);
         break;
     case COLL_KIND_BROADCAST:
         status = shm_broadcast(g, call);
@@ -124,10 +125,40 @@ static coll_status_t shm_run(struct coll_group *g, const struct coll_call *call)
     case COLL_KIND_BARRIER:
         status = shm_first_tick(g, call);
         break;
+    case COLL_KIND_ALL_GATHER:
+    case COLL_KIND_ALL_GATHER_V:
+    case COLL_KIND_GATHER:
+        status = shm_gather(g, call);
+        break;
+    case COLL_KIND_SCATTER:
+    case COLL_KIND_REDUCE_SCATTER:
+    case COLL_KIND_REDUCE_SCATTER_V:
+    case COLL_KIND_ALL_TO_ALL:
+        status = shm_scatter(g, call);
+        break;
+    case COLL_KIND_ALL_TO_ALL_V:
+        status = shm_all_to_all_v(g, call);
+        break;
+    case COLL_KIND_ALL_REDUCE_COALESCED:
+    case COLL_KIND_ALL_GATHER_COALESCED:
+    case COLL_KIND_REDUCE_SCATTER_COALESCED:
+    case COLL_KIND_SEND:
+    case COLL_KIND_RECV:
+        break; /* the core's */
     }
     if (status != COLL_OK)
         shm_announce_failure(g->state, status, SHM_HAD_GROUP);
     return status;
+}
+
+static void shm_give_up(struct coll_group *g, coll_status_t status)
+{
+    shm_announce_failure(g->state, status, SHM_HAD_GROUP);
+}
+
+static void shm_wake(struct coll_group *g)
+{
+    shm_wake_all(g->state);
 }
 
 const struct coll_backend coll_backend_shm = {
@@ -136,4 +167,6 @@ const struct coll_backend coll_backend_shm = {
     .create = shm_create,
     .destroy = shm_destroy,
     .run = shm_run,
+    .give_up = shm_give_up,
+    .wake = shm_wake,
 };

@@ -19,6 +19,15 @@ coll_status_t coll_fail(coll_status_t status, const char *fmt, ...)
     return status;
 }
 
+void coll_fail_reword(const char *word, const char *other)
+{
+    const char *at = strstr(last_error, word);
+
+    if (at != NULL)
+        coll_fail(COLL_OK, "%.*s%s%s", (int)(at - last_error), last_error,
+            other, at + strlen(word));
+}
+
 const char *coll_last_error(void)
 {
     return last_error;

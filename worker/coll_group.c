@@ -1,19 +1,71 @@
 /*
- * Groups and the public operations: checks arguments, serialises the calls
- * on a group, numbers them, and makes a failure sticky. The back end moves
- * the data.
+ * Groups: their life, their line of operations, and their failure.
+ *
+ * Operations stand in line, so that those that do not wait keep their place
+ * among those that do: each takes the next turn and runs when it has come, in
+ * the thread that called it or in the group's (coll_work.c). Nothing but two
+ * counters is touched while nobody has to wait for his turn.
  */
 #include "backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "coll_agent.h"
+#include "coll_many.h"
+#include "coll_work.h"
+#include "p2p.h"
 #include "rendezvous/base/clock.h"
 
 /* Thirty years in milliseconds: longer time-outs mean this one, so that no
  * deadline overflows. */
 #define TIMEOUT_MAX_MS ((int64_t)1000 * 1000 * 1000 * 1000)
+
+#define MAGIC_ALIVE 0x67727570u
+#define MAGIC_DEAD 0x64656164u
+
+/* Groups that were destroyed, so that using one is an error and no crash. */
+#define DEAD_MAX 64
+
+static struct {
+    pthread_mutex_t lock;
+    struct coll_group *alive;
+    struct coll_group *dead[DEAD_MAX];
+    unsigned int next_dead;
+} all = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* --- Life ----------------------------------------------------------------- */
+
+static void enlist(struct coll_group *g)
+{
+    pthread_mutex_lock(&all.lock);
+    g->next = all.alive;
+    if (g->next != NULL)
+        g->next->prev = g;
+    all.alive = g;
+    g->magic = MAGIC_ALIVE;
+    pthread_mutex_unlock(&all.lock);
+}
+
+static void bury(struct coll_group *g)
+{
+    struct coll_group *oldest;
+
+    pthread_mutex_lock(&all.lock);
+    if (g->prev != NULL)
+        g->prev->next = g->next;
+    else
+        all.alive = g->next;
+    if (g->next != NULL)
+        g->next->prev = g->prev;
+    g->magic = MAGIC_DEAD;
+    oldest = all.dead[all.next_dead];
+    all.dead[all.next_dead] = g;
+    all.next_dead = (all.next_dead + 1) % DEAD_MAX;
+    pthread_mutex_unlock(&all.lock);
+    free(oldest);
+}
 
 coll_status_t coll_group_create(struct coll_group **out,
     const struct coll_backend *backend, int rank, int size, int64_t timeout_ms,
@@ -32,15 +84,26 @@ coll_status_t coll_group_create(struct coll_group **out,
     g->rank = rank;
     g->size = size;
     g->timeout_ms = timeout_ms < TIMEOUT_MAX_MS ? timeout_ms : TIMEOUT_MAX_MS;
-    g->failure = COLL_OK;
     g->names = boot == NULL ? NULL : boot->names;
     pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->turn_came, NULL);
+    coll_work_queue_init(&g->queue);
     status = backend->create(g, boot);
+    if (status == COLL_OK && size > 1) {
+        status = p2p_create(&g->p2p, g);
+        if (status != COLL_OK) {
+            g->failure = status;
+            backend->destroy(g);
+        }
+    }
     if (status != COLL_OK) {
+        coll_work_queue_end(&g->queue);
+        pthread_cond_destroy(&g->turn_came);
         pthread_mutex_destroy(&g->lock);
         free(g);
         return status;
     }
+    enlist(g);
     *out = g;
     return COLL_OK;
 }
@@ -49,16 +112,119 @@ void coll_group_free(struct coll_group *g)
 {
     if (g == NULL)
         return;
+    coll_work_queue_end(&g->queue);
+    p2p_destroy(g->p2p);
+    g->p2p = NULL;
     g->backend->destroy(g);
+    pthread_cond_destroy(&g->turn_came);
     pthread_mutex_destroy(&g->lock);
-    free(g);
+    free(g->own_names);
+    g->own_names = NULL;
+    g->names = NULL;
+    bury(g);
 }
 
-/* Runs a call between two marks in the recorder. */
-static coll_status_t run_recorded(struct coll_group *g, struct coll_call *call)
+struct coll_group *coll_group_get(
+    const coll_group_t *group, const char *function, coll_status_t *status)
 {
-    struct recorder *recorder = coll_agent_recorder();
-    uint64_t now_ns = clock_now_ns();
+    struct coll_group *g = (struct coll_group *)group;
+
+    if (g == NULL) {
+        g = coll_default_group();
+        if (g == NULL)
+            *status = coll_fail(COLL_ERR_STATE,
+                "%s: there is no group; call coll_init() first", function);
+    } else if (g->magic != MAGIC_ALIVE) {
+        *status = coll_fail(
+            COLL_ERR_ARGUMENT, "%s: the group has been destroyed", function);
+        g = NULL;
+    }
+    return g;
+}
+
+/* --- Failure -------------------------------------------------------------- */
+
+coll_status_t coll_group_fail(struct coll_group *g, coll_status_t status)
+{
+    bool is_first;
+
+    pthread_mutex_lock(&g->lock);
+    is_first = g->failure == COLL_OK;
+    if (is_first) {
+        snprintf(
+            g->failure_text, sizeof(g->failure_text), "%s", coll_last_error());
+        atomic_store_explicit(&g->failure, status, memory_order_release);
+    }
+    pthread_mutex_unlock(&g->lock);
+    if (is_first)
+        coll_agent_note_failure(status);
+    return status;
+}
+
+coll_status_t coll_group_check(struct coll_group *g)
+{
+    coll_status_t failure =
+        atomic_load_explicit(&g->failure, memory_order_acquire);
+
+    if (failure != COLL_OK)
+        return coll_fail(failure, "%s", g->failure_text);
+    return COLL_OK;
+}
+
+/* --- The line ------------------------------------------------------------- */
+
+static void await_turn(struct coll_group *g, uint64_t turn)
+{
+    if (atomic_load(&g->turn) == turn)
+        return;
+    pthread_mutex_lock(&g->lock);
+    atomic_fetch_add(&g->waiters, 1);
+    while (atomic_load(&g->turn) != turn)
+        pthread_cond_wait(&g->turn_came, &g->lock);
+    atomic_fetch_sub(&g->waiters, 1);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* Whoever waits has said so before it looked at the turn. */
+static void end_turn(struct coll_group *g)
+{
+    atomic_fetch_add(&g->turn, 1);
+    if (atomic_load(&g->waiters) == 0)
+        return;
+    pthread_mutex_lock(&g->lock);
+    pthread_cond_broadcast(&g->turn_came);
+    pthread_mutex_unlock(&g->lock);
+}
+
+uint64_t coll_group_take_turn(struct coll_group *g)
+{
+    return atomic_fetch_add(&g->next_turn, 1);
+}
+
+bool coll_group_is_busy(const struct coll_group *g)
+{
+    return atomic_load(&g->turn) != atomic_load(&g->next_turn) ||
+           atomic_load(&g->messages) > 0;
+}
+
+static bool has_op(enum coll_kind kind)
+{
+    switch (kind) {
+    case COLL_KIND_ALL_REDUCE:
+    case COLL_KIND_REDUCE:
+    case COLL_KIND_REDUCE_SCATTER:
+    case COLL_KIND_REDUCE_SCATTER_V:
+    case COLL_KIND_ALL_REDUCE_COALESCED:
+    case COLL_KIND_REDUCE_SCATTER_COALESCED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static uint64_t record(
+    const struct coll_group *g, const struct coll_call *call, uint64_t now_ns)
+{
     const struct recorder_call entry = {
         .group = g->id,
         .seq = call->seq,
@@ -68,148 +234,161 @@ static coll_status_t run_recorded(struct coll_group *g, struct coll_call *call)
         .kind = (uint8_t)(1 + call->kind),
         .dtype =
             call->kind == COLL_KIND_BARRIER ? 0 : (uint8_t)(1 + call->dtype),
-        .op = call->kind == COLL_KIND_ALL_REDUCE ? (uint8_t)(1 + call->op) : 0,
+        .op = has_op(call->kind) ? (uint8_t)(1 + call->op) : 0,
     };
-    uint64_t ticket = recorder_enter(recorder, &entry);
+
+    return recorder_enter(coll_agent_recorder(), &entry);
+}
+
+uint64_t coll_group_record(
+    const struct coll_group *g, const struct coll_call *call)
+{
+    return record(g, call, clock_now_ns());
+}
+
+/* Runs a call between two marks in the recorder. */
+static coll_status_t run_recorded(struct coll_group *g, struct coll_call *call)
+{
+    struct recorder *recorder = coll_agent_recorder();
+    uint64_t now_ns = clock_now_ns();
+    uint64_t ticket = record(g, call, now_ns);
     coll_status_t status;
 
-    call->deadline_ns =
-        now_ns + (uint64_t)g->timeout_ms * CLOCK_NS_PER_MS; /* no overflow */
-    status = g->backend->run(g, call);
+    call->deadline_ns = now_ns + (uint64_t)call->timeout_ms * CLOCK_NS_PER_MS;
+    status =
+        coll_many_is(call) ? coll_many_run(g, call) : g->backend->run(g, call);
     recorder_finish(recorder, ticket, status, clock_now_ns());
     return status;
 }
 
-static coll_status_t group_run(struct coll_group *g, struct coll_call *call)
+coll_status_t coll_group_run_in_turn(
+    struct coll_group *g, struct coll_call *call, uint64_t turn)
 {
     coll_status_t status;
 
-    pthread_mutex_lock(&g->lock);
-    if (g->failure != COLL_OK) {
-        status = coll_fail(g->failure, "%s", g->failure_text);
-    } else {
+    await_turn(g, turn);
+    status = coll_group_check(g);
+    if (status == COLL_OK) {
         call->seq = ++g->seq;
+        if (call->timeout_ms <= 0)
+            call->timeout_ms = g->timeout_ms;
         status = run_recorded(g, call);
         if (status != COLL_OK) {
-            g->failure = status;
-            snprintf(g->failure_text, sizeof(g->failure_text), "%s",
-                coll_last_error());
-            coll_agent_note_failure(status);
+            coll_group_fail(g, status);
+        } else if (g->failure != COLL_OK) {
+            /* Meanwhile it was aborted, and the others do not know yet. */
+            status = coll_group_check(g);
+            g->backend->give_up(g, status);
         }
     }
-    pthread_mutex_unlock(&g->lock);
+    end_turn(g);
     return status;
 }
 
-/* Resolves the default group and checks what every operation with data has:
- * type and size. */
-static coll_status_t check_call(
-    struct coll_group **g, const struct coll_call *call)
+coll_status_t coll_group_run(struct coll_group *g, struct coll_call *call)
 {
-    const char *name = coll_kind_name(call->kind);
-    size_t size = coll_dtype_size(call->dtype);
+    return coll_group_run_in_turn(g, call, coll_group_take_turn(g));
+}
 
-    if (*g == NULL)
-        *g = coll_default_group();
-    if (*g == NULL)
-        return coll_fail(COLL_ERR_STATE,
-            "coll_%s: there is no group; call coll_init() first", name);
-    if (size == 0)
-        return coll_fail(COLL_ERR_ARGUMENT, "coll_%s: unknown data type %d",
-            name, (int)call->dtype);
-    if (call->count > (size_t)PTRDIFF_MAX / size)
-        return coll_fail(COLL_ERR_ARGUMENT,
-            "coll_%s: %zu elements of %s are more than the address space", name,
-            call->count, coll_dtype_name(call->dtype));
+void coll_group_give_up(struct coll_group *g, coll_status_t status)
+{
+    uint64_t turn = atomic_load(&g->turn);
+    uint64_t next = turn;
+
+    coll_group_fail(g, status);
+    /* Who is in the line, or comes next, meets the failure there. */
+    if (atomic_compare_exchange_strong(&g->next_turn, &next, turn + 1)) {
+        g->backend->give_up(g, status);
+        end_turn(g);
+    }
+}
+
+coll_status_t coll_abort(coll_group_t *group)
+{
+    coll_status_t status = COLL_OK;
+    struct coll_group *g = coll_group_get(group, "coll_abort", &status);
+
+    if (g == NULL)
+        return status;
+    coll_fail(COLL_ERR_ABORTED, "aborted by coll_abort()");
+    atomic_store(&g->is_aborted, true);
+    coll_group_give_up(g, COLL_ERR_ABORTED);
+    g->backend->wake(g);
+    if (g->p2p != NULL)
+        p2p_wake(g->p2p);
     return COLL_OK;
 }
 
-static bool overlaps_partly(const void *a, const void *b, size_t len)
+bool coll_groups_are_busy(void)
 {
-    uintptr_t x = (uintptr_t)a;
-    uintptr_t y = (uintptr_t)b;
+    bool is_busy = false;
 
-    return x < y ? y - x < len : x > y && x - y < len;
+    pthread_mutex_lock(&all.lock);
+    for (struct coll_group *g = all.alive; g != NULL; g = g->next)
+        is_busy |= coll_group_is_busy(g);
+    pthread_mutex_unlock(&all.lock);
+    return is_busy;
 }
 
-coll_status_t coll_all_reduce(const void *sendbuf, void *recvbuf, size_t count,
-    coll_dtype_t dtype, coll_op_t op, coll_group_t *group)
+void coll_groups_free_made(void)
 {
-    struct coll_call call = {
-        .kind = COLL_KIND_ALL_REDUCE,
-        .dtype = dtype,
-        .op = op,
-        .count = count,
-        .sendbuf = sendbuf,
-        .recvbuf = recvbuf,
-    };
-    coll_status_t status = check_call(&group, &call);
+    struct coll_group *g;
 
-    if (status != COLL_OK)
-        return status;
-    if (op < COLL_SUM || op > COLL_PRODUCT)
-        return coll_fail(COLL_ERR_ARGUMENT,
-            "coll_all_reduce: unknown reduction %d", (int)op);
-    if (count > 0 && (sendbuf == NULL || recvbuf == NULL))
-        return coll_fail(COLL_ERR_ARGUMENT,
-            "coll_all_reduce: %s is NULL, count is %zu",
-            sendbuf == NULL ? "sendbuf" : "recvbuf", count);
-    if (overlaps_partly(sendbuf, recvbuf, count * coll_dtype_size(dtype)))
-        return coll_fail(COLL_ERR_ARGUMENT,
-            "coll_all_reduce: sendbuf and recvbuf overlap without being the "
-            "same");
-    return group_run(group, &call);
+    do {
+        pthread_mutex_lock(&all.lock);
+        g = all.alive;
+        while (g != NULL && g->own_names == NULL)
+            g = g->next;
+        pthread_mutex_unlock(&all.lock);
+        coll_group_free(g);
+    } while (g != NULL);
 }
 
-coll_status_t coll_broadcast(
-    void *buf, size_t count, coll_dtype_t dtype, int root, coll_group_t *group)
+/* --- Who is in it --------------------------------------------------------- */
+
+static const struct coll_group *find(const coll_group_t *group)
 {
-    struct coll_call call = {
-        .kind = COLL_KIND_BROADCAST,
-        .dtype = dtype,
-        .root = root,
-        .count = count,
-        .recvbuf = buf,
-    };
-    coll_status_t status = check_call(&group, &call);
+    coll_status_t status;
 
-    if (status != COLL_OK)
-        return status;
-    if (root < 0 || root >= group->size)
-        return coll_fail(COLL_ERR_ARGUMENT,
-            "coll_broadcast: root %d is not a rank of a group of %d", root,
-            group->size);
-    if (count > 0 && buf == NULL)
-        return coll_fail(COLL_ERR_ARGUMENT,
-            "coll_broadcast: buf is NULL, count is %zu", count);
-    return group_run(group, &call);
-}
-
-coll_status_t coll_barrier(coll_group_t *group)
-{
-    struct coll_call call = {.kind = COLL_KIND_BARRIER};
-    coll_status_t status = check_call(&group, &call);
-
-    return status == COLL_OK ? group_run(group, &call) : status;
+    return coll_group_get(group, "coll_group_t", &status);
 }
 
 int coll_rank(const coll_group_t *group)
 {
-    if (group == NULL)
-        group = coll_default_group();
-    return group == NULL ? -1 : group->rank;
+    const struct coll_group *g = find(group);
+
+    return g == NULL ? -1 : g->rank;
 }
 
 int coll_world_size(const coll_group_t *group)
 {
-    if (group == NULL)
-        group = coll_default_group();
-    return group == NULL ? -1 : group->size;
+    const struct coll_group *g = find(group);
+
+    return g == NULL ? -1 : g->size;
 }
 
 const char *coll_backend_name(const coll_group_t *group)
 {
-    if (group == NULL)
-        group = coll_default_group();
-    return group == NULL ? NULL : group->backend->name;
+    const struct coll_group *g = find(group);
+
+    return g == NULL ? NULL : g->backend->name;
+}
+
+int coll_global_rank(const coll_group_t *group, int group_rank)
+{
+    const struct coll_group *g = find(group);
+
+    if (g == NULL || group_rank < 0 || group_rank >= g->size)
+        return -1;
+    return g->names == NULL ? group_rank : g->names[group_rank];
+}
+
+int coll_group_rank(const coll_group_t *group, int global_rank)
+{
+    const struct coll_group *g = find(group);
+
+    for (int r = 0; g != NULL && r < g->size; r++)
+        if ((g->names == NULL ? r : g->names[r]) == global_rank)
+            return r;
+    return -1;
 }

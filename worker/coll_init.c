@@ -1,9 +1,8 @@
 /*
  * coll_init(): the choice of the back end; the store, which rank 0 hosts if
- * nobody else does; the default group. That and its store are the only state
- * of the library that is not reached from a handle.
+ * nobody else does; the default group. See coll_job.h.
  */
-#include "backend.h"
+#include "coll_job.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -23,11 +22,7 @@
 
 #define DEFAULT_TIMEOUT_MS ((int64_t)30 * 60 * 1000)
 
-static struct {
-    struct coll_group *group; /* NULL while not initialised */
-    coll_store_t *store; /* NULL also with one rank */
-    int local_rank;
-} job;
+static struct coll_job job;
 
 /* Seconds with up to three significant decimals, more are rounded up:
  * strtod() would follow the locale and accept "inf". */
@@ -406,6 +401,9 @@ coll_status_t coll_init(const coll_options_t *options)
     job.group = m.group;
     job.store = m.store;
     job.local_rank = w.local_rank;
+    job.node = w.node;
+    job.timeout_ms = m.timeout_ms;
+    memcpy(job.prefix, m.prefix, sizeof(job.prefix));
     return COLL_OK;
 }
 
@@ -421,6 +419,12 @@ coll_status_t coll_destroy(void)
     if (job.group == NULL)
         return coll_fail(COLL_ERR_STATE,
             "coll_destroy: not initialized; call coll_init() first");
+    if (coll_groups_are_busy())
+        return coll_fail(COLL_ERR_STATE,
+            "coll_destroy: an operation is on its way in another thread, or "
+            "one that nobody has waited for; wait for it, or call "
+            "coll_abort() first");
+    coll_groups_free_made();
     /* The others may be stuck for good then: their store need not wait. */
     is_broken = job.group->failure != COLL_OK;
     coll_group_free(job.group);
@@ -442,6 +446,11 @@ int coll_local_rank(void)
 struct coll_group *coll_default_group(void)
 {
     return job.group;
+}
+
+const struct coll_job *coll_job(void)
+{
+    return &job;
 }
 
 coll_store_t *coll_default_store(void)

@@ -6,7 +6,9 @@
 
 static const struct coll_call *whole_of(const struct coll_call *call)
 {
-    return call->whole != NULL ? call->whole : call;
+    while (call->whole != NULL)
+        call = call->whole;
+    return call;
 }
 
 struct coll_signature coll_signature_of(const struct coll_call *call)
@@ -18,7 +20,7 @@ struct coll_signature coll_signature_of(const struct coll_call *call)
         .dtype = (uint8_t)c->dtype,
         .op = (uint8_t)c->op,
         .root = c->root,
-        .count = c->count,
+        .count = c->kind == COLL_KIND_ALL_TO_ALL_V ? 0 : c->count,
         .seq = (uint32_t)c->seq,
         .extra = c->extra,
     };
@@ -58,11 +60,14 @@ void coll_signature_text(
         snprintf(out, cap, "%s(count=%llu, %s)", kind, count, dtype);
         return;
     case COLL_KIND_ALL_GATHER_V:
-        snprintf(
-            out, cap, "%s(counts=%08x, %s)", kind, (unsigned)sig->extra, dtype);
+    case COLL_KIND_ALL_GATHER_COALESCED:
+        snprintf(out, cap, "%s(sum %llu of counts %08x, %s)", kind, count,
+            (unsigned)sig->extra, dtype);
         return;
     case COLL_KIND_REDUCE_SCATTER_V:
-        snprintf(out, cap, "%s(counts=%08x, %s, %s)", kind,
+    case COLL_KIND_ALL_REDUCE_COALESCED:
+    case COLL_KIND_REDUCE_SCATTER_COALESCED:
+        snprintf(out, cap, "%s(sum %llu of counts %08x, %s, %s)", kind, count,
             (unsigned)sig->extra, dtype, coll_op_name(sig->op));
         return;
     case COLL_KIND_ALL_TO_ALL_V:

@@ -30,8 +30,11 @@ struct p2p_op {
     coll_dtype_t dtype;
     size_t count;
     void *buf; /* read only if is_send */
-    /* Of the collective that it is a step of, or NULL. */
-    const struct coll_call *call;
+    const struct coll_call *call; /* for sentences; p2p_run(): its deadline */
+    /* NULL, or called once it is done, with its sentence as the thread's if it
+     * has failed; outside of the engine's lock, by whoever drives. */
+    void (*done_cb)(struct p2p_op *op);
+    void *owner; /* for it */
 
     /* The result. A send is done when its buffer may be used again. */
     bool is_done; /* read it with p2p_is_done() */
@@ -64,6 +67,13 @@ bool p2p_is_done(struct p2p *p, struct p2p_op *op);
 
 /* From now on a thread moves messages while nobody waits. */
 coll_status_t p2p_start_thread(struct p2p *p);
+
+/* Fails everything with the calling thread's sentence, and tells the others:
+ * the group has failed. */
+void p2p_fail(struct p2p *p, coll_status_t status);
+
+/* Has those who wait look at the group's is_aborted. From any thread. */
+void p2p_wake(struct p2p *p);
 
 /* Post and wait, for the steps of a collective: up to the call's deadline. A
  * time-out is the group's failure. */

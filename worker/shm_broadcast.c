@@ -20,8 +20,7 @@ coll_status_t shm_broadcast(struct coll_group *g, const struct coll_call *call)
 
         if (s->rank == call->root && n > 0)
             memcpy(shm_slot(s, s->rank, s->tick + 1), at, n);
-        status = is_first ? shm_first_tick(g, call)
-                          : shm_tick(g, call, call->deadline_ns);
+        status = shm_next_tick(g, call, is_first);
         if (status != COLL_OK)
             return status;
         if (s->rank != call->root && n > 0)

@@ -223,6 +223,10 @@ coll_status_t shm_tick(
 coll_status_t shm_first_tick(
     struct coll_group *g, const struct coll_call *call);
 
+/* Either of them. */
+coll_status_t shm_next_tick(
+    struct coll_group *g, const struct coll_call *call, bool is_first);
+
 /* Tells all ranks, if they are mapped, that this one gives up with the
  * calling thread's error sentence. flags: those of failure. */
 void shm_announce_failure(
@@ -258,8 +262,14 @@ void shm_wake_all(struct shm_state *s);
 
 /* --- The operations; each makes its first tick through shm_first_tick() - */
 
-coll_status_t shm_all_reduce(
-    struct coll_group *g, const struct coll_call *call);
+/* all_reduce and reduce */
+coll_status_t shm_reduce(struct coll_group *g, const struct coll_call *call);
 coll_status_t shm_broadcast(struct coll_group *g, const struct coll_call *call);
+/* all_gather, all_gather_v and gather */
+coll_status_t shm_gather(struct coll_group *g, const struct coll_call *call);
+/* scatter, reduce_scatter, reduce_scatter_v and all_to_all */
+coll_status_t shm_scatter(struct coll_group *g, const struct coll_call *call);
+coll_status_t shm_all_to_all_v(
+    struct coll_group *g, const struct coll_call *call);
 
 #endif

@@ -129,7 +129,7 @@ static coll_status_t fail_timeout(
     coll_ranks_text(late, sizeof(late), s->set, s->size, s->names);
     return coll_fail(COLL_ERR_TIMEOUT,
         "timed out after %.1f s in %s waiting for %s",
-        (double)g->timeout_ms / 1000.0,
+        (double)(call == NULL ? g->timeout_ms : call->timeout_ms) / 1000.0,
         coll_call_text(name, sizeof(name), call), late);
 }
 
@@ -174,6 +174,8 @@ static coll_status_t check_peers(
     bool failed_is_behind = false;
     bool any_is_behind = false;
 
+    if (atomic_load(&g->is_aborted))
+        return coll_group_check(g);
     shm_look_for_deaths(s);
     if (coll_agent_is_told())
         return coll_agent_fail(coll_call_text(name, sizeof(name), call));
@@ -320,6 +322,13 @@ static coll_status_t fail_mismatch(
     }
     return coll_fail(COLL_ERR_MISMATCH, "mismatch at operation #%llu: %s",
         (unsigned long long)call->seq, text);
+}
+
+coll_status_t shm_next_tick(
+    struct coll_group *g, const struct coll_call *call, bool is_first)
+{
+    return is_first ? shm_first_tick(g, call)
+                    : shm_tick(g, call, call->deadline_ns);
 }
 
 coll_status_t shm_first_tick(struct coll_group *g, const struct coll_call *call)

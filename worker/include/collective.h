@@ -36,8 +36,8 @@
  *   bytes are ordinary. A count of 0 is valid, touches no buffer (which may
  *   be NULL) and still counts as one operation of the sequence.
  * - Buffers belong to the caller and need no particular alignment. The send
- *   and receive buffer of one call are either the same address (in place)
- *   or do not overlap at all.
+ *   and receive buffer of one call do not overlap, unless they are in place:
+ *   the same address, or where a rank's part lies in the larger of the two.
  * - Every call returns COLL_OK or a negative status; coll_last_error() then
  *   gives the calling thread a sentence that names the operation, its
  *   sequence number and the ranks at fault. A call that failed for its
@@ -55,15 +55,23 @@
  *   that ends after one for the cause of the failure.
  * - Calls on one group from several threads are serialised by the library;
  *   it is the program's duty that all ranks make them in the same order.
- *   coll_init() and coll_destroy() must not run beside any other call.
- * - A group argument of NULL is the default group: all workers of the job.
+ *   Messages (coll_send() and so on) are no part of that order: they may be
+ *   on their way while the group's operations run. Calls on different groups
+ *   run at the same time. coll_init() and coll_destroy() must not run beside
+ *   any other call, and no group may be used while it is destroyed.
+ * - Every operation has a form that does not wait, coll_..._async() (of
+ *   messages coll_isend() and coll_irecv()), see Work below.
+ * - A group argument of NULL is the default group: all workers of the job. A
+ *   group that has been destroyed is COLL_ERR_ARGUMENT.
  *
  * The library writes nothing to stdout or stderr and installs no signal
  * handler unless asked to (coll_install_crash_handler()). It starts a thread
- * only where this process hosts a store: with is_host in coll_store_tcp(), and
- * in coll_init() on rank 0 if the launcher provides no store. That thread has
- * all signals blocked and ends with the store. After fork() the child must not
- * use the library; coll_spawn() is how a program forks its workers.
+ * where this process hosts a store (with is_host in coll_store_tcp(), and in
+ * coll_init() on rank 0 if the launcher provides no store), and for each group
+ * with the first operation, and the first message, that does not wait. These
+ * threads sleep while there is nothing to do, have all signals blocked, and end
+ * with the store or the group. After fork() the child must not use the library;
+ * coll_spawn() is how a program forks its workers.
  */
 #ifndef COLLECTIVE_H
 #define COLLECTIVE_H
@@ -187,6 +195,18 @@ COLL_API const char *coll_dtype_name(coll_dtype_t dtype);
 COLL_API const char *coll_op_name(coll_op_t op);
 
 typedef struct coll_group coll_group_t;
+typedef struct coll_work coll_work_t;
+
+/*
+ * A reduction of this process: SUM of what each rank has multiplied with its
+ * factor before, in its own type (of integers, with the factor's integer part);
+ * not for BOOL. *op is for any group and type until coll_op_free(); there may
+ * be 1024 at a time (COLL_ERR_MEMORY). The factor may differ between ranks.
+ */
+COLL_API coll_status_t coll_op_premul_sum(coll_op_t *op, double factor);
+
+/* COLL_ERR_ARGUMENT if there is no such reduction. */
+COLL_API coll_status_t coll_op_free(coll_op_t op);
 
 /* --- Stores ------------------------------------------------------------ */
 
@@ -473,7 +493,7 @@ COLL_API bool coll_is_initialized(void);
 COLL_API coll_status_t coll_destroy(void);
 
 /* Rank of the caller in the group, its number of ranks. -1 before
- * coll_init(). */
+ * coll_init() and for a group that has been destroyed. */
 COLL_API int coll_rank(const coll_group_t *group);
 COLL_API int coll_world_size(const coll_group_t *group);
 
@@ -485,7 +505,72 @@ COLL_API int coll_local_rank(void);
  * coll_init(). */
 COLL_API const char *coll_backend_name(const coll_group_t *group);
 
+/* --- Groups ------------------------------------------------------------- */
+
+typedef struct coll_group_options {
+    /* As in coll_options_t, for making the group and for each of its
+     * operations. 0: that of the default group. */
+    int64_t timeout_ms;
+} coll_group_options_t;
+
+#ifdef __cplusplus
+#define COLL_GROUP_OPTIONS_INIT (coll_group_options_t())
+#else
+#define COLL_GROUP_OPTIONS_INIT ((coll_group_options_t){0})
+#endif
+
+/*
+ * Makes a group of some ranks of the job: ranks[i], a rank of the default
+ * group, becomes rank i of the new one. Its members call it with the same list
+ * and wait for each other; nobody else has to. A rank that is not in the list
+ * may call it, too, and gets NULL in *out, which is COLL_OK. Who makes several
+ * groups makes those that it shares with another rank in the same order as that
+ * one. Who does not come is named after the time-out. The same list may be
+ * used again, also after a failure of the group. One thread at a time makes a
+ * group; others wait. options may be NULL for the defaults.
+ */
+COLL_API coll_status_t coll_group_new(coll_group_t **out, const int *ranks,
+    int nranks, const coll_group_options_t *options);
+
+/* The color of a rank that wants no group. */
+#define COLL_NO_COLOR (-1)
+
+/*
+ * Called by all ranks of parent, an operation of it: those that pass the same
+ * color, 0 or greater, become a group, ordered by key and then by their rank in
+ * parent. With COLL_NO_COLOR *out is NULL.
+ */
+COLL_API coll_status_t coll_group_split(coll_group_t **out,
+    coll_group_t *parent, int color, int key,
+    const coll_group_options_t *options);
+
+/*
+ * Leaves and frees a group made by the two above; each rank for itself. A rank
+ * still waiting in an operation of it gets COLL_ERR_PEER. While an operation of
+ * this rank is on its way (in another thread, or one that does not wait) it is
+ * COLL_ERR_STATE and nothing happens: wait for it, or coll_abort() first. The
+ * default group is left by coll_destroy() only, which also leaves all others:
+ * COLL_ERR_ARGUMENT, and so for NULL.
+ */
+COLL_API coll_status_t coll_group_destroy(coll_group_t *group);
+
+/* The rank in the default group of a rank in group, and the other way round;
+ * -1 if there is none. */
+COLL_API int coll_global_rank(const coll_group_t *group, int group_rank);
+COLL_API int coll_group_rank(const coll_group_t *group, int global_rank);
+
+/*
+ * Ends all operations of the group on this rank: those that run and those to
+ * come return COLL_ERR_ABORTED, within milliseconds. The other ranks get
+ * COLL_ERR_PEER, saying so. From any thread. Then the group can be destroyed
+ * and made anew.
+ */
+COLL_API coll_status_t coll_abort(coll_group_t *group);
+
 /* --- Operations -------------------------------------------------------- */
+
+/* Where a size is given for a buffer below, n stands for the number of ranks
+ * in the group. All ranks pass the same count, dtype, op and root. */
 
 /*
  * recvbuf[i] = op over all ranks of sendbuf[i], the same bits on every rank.
@@ -497,12 +582,230 @@ COLL_API const char *coll_backend_name(const coll_group_t *group);
 COLL_API coll_status_t coll_all_reduce(const void *sendbuf, void *recvbuf,
     size_t count, coll_dtype_t dtype, coll_op_t op, coll_group_t *group);
 
+/* The same, but the result comes to rank root only: recvbuf of the others is
+ * not looked at. */
+COLL_API coll_status_t coll_reduce(const void *sendbuf, void *recvbuf,
+    size_t count, coll_dtype_t dtype, coll_op_t op, int root,
+    coll_group_t *group);
+
 /* Copies count elements from buf on rank root to buf on every other rank. */
 COLL_API coll_status_t coll_broadcast(
     void *buf, size_t count, coll_dtype_t dtype, int root, coll_group_t *group);
 
+/* The count elements at sendbuf of every rank r come to recvbuf + r * count,
+ * on every rank: recvbuf holds n * count. In place: sendbuf is where the
+ * rank's own part lies in recvbuf. */
+COLL_API coll_status_t coll_all_gather(const void *sendbuf, void *recvbuf,
+    size_t count, coll_dtype_t dtype, coll_group_t *group);
+
+/* The same, but to rank root only: recvbuf of the others is not looked at. */
+COLL_API coll_status_t coll_gather(const void *sendbuf, void *recvbuf,
+    size_t count, coll_dtype_t dtype, int root, coll_group_t *group);
+
+/* Rank r gets the count elements at sendbuf + r * count of rank root: sendbuf
+ * holds n * count there, and is not looked at elsewhere. In place on the root:
+ * recvbuf is where its part lies. */
+COLL_API coll_status_t coll_scatter(const void *sendbuf, void *recvbuf,
+    size_t count, coll_dtype_t dtype, int root, coll_group_t *group);
+
+/* Rank r gets count elements: op over all ranks of what they have at
+ * sendbuf + r * count, which holds n * count. In place: recvbuf is where the
+ * rank's own part lies in sendbuf. */
+COLL_API coll_status_t coll_reduce_scatter(const void *sendbuf, void *recvbuf,
+    size_t count, coll_dtype_t dtype, coll_op_t op, coll_group_t *group);
+
+/* Rank r gets at recvbuf + s * count what rank s has at sendbuf + r * count.
+ * Both hold n * count; sendbuf == recvbuf is in place. */
+COLL_API coll_status_t coll_all_to_all(const void *sendbuf, void *recvbuf,
+    size_t count, coll_dtype_t dtype, coll_group_t *group);
+
+/*
+ * The same three with parts of different length. Arrays hold n: how many
+ * elements each part has, and where it begins (in elements from the start of
+ * the buffer; NULL: one part after the other). recv_counts of all_gather_v and
+ * send_counts of reduce_scatter_v are the same on every rank; of all_to_all_v
+ * what a rank sends to another is what that one expects, else it is
+ * COLL_ERR_MISMATCH on all. Parts of a buffer that is written do not overlap.
+ * In place only as above in the first two.
+ */
+COLL_API coll_status_t coll_all_gather_v(const void *sendbuf, size_t send_count,
+    void *recvbuf, const size_t *recv_counts, const size_t *recv_at,
+    coll_dtype_t dtype, coll_group_t *group);
+COLL_API coll_status_t coll_reduce_scatter_v(const void *sendbuf,
+    const size_t *send_counts, const size_t *send_at, void *recvbuf,
+    coll_dtype_t dtype, coll_op_t op, coll_group_t *group);
+COLL_API coll_status_t coll_all_to_all_v(const void *sendbuf,
+    const size_t *send_counts, const size_t *send_at, void *recvbuf,
+    const size_t *recv_counts, const size_t *recv_at, coll_dtype_t dtype,
+    coll_group_t *group);
+
 /* Returns when every rank of the group has called it. */
 COLL_API coll_status_t coll_barrier(coll_group_t *group);
+
+/* The same with a time-out of its own, in milliseconds and greater than 0: who
+ * waits longer fails with COLL_ERR_TIMEOUT, which names all ranks that have not
+ * come (between nodes, a rank that all others wait for). */
+COLL_API coll_status_t coll_monitored_barrier(
+    int64_t timeout_ms, coll_group_t *group);
+
+/*
+ * Many buffers in one operation: sendbufs[i] and recvbufs[i], i < n, are those
+ * of one call with counts[i]. Small ones travel together. The counts are the
+ * same on all ranks.
+ */
+COLL_API coll_status_t coll_all_reduce_coalesced(const void *const *sendbufs,
+    void *const *recvbufs, const size_t *counts, size_t n, coll_dtype_t dtype,
+    coll_op_t op, coll_group_t *group);
+COLL_API coll_status_t coll_all_gather_coalesced(const void *const *sendbufs,
+    void *const *recvbufs, const size_t *counts, size_t n, coll_dtype_t dtype,
+    coll_group_t *group);
+COLL_API coll_status_t coll_reduce_scatter_coalesced(
+    const void *const *sendbufs, void *const *recvbufs, const size_t *counts,
+    size_t n, coll_dtype_t dtype, coll_op_t op, coll_group_t *group);
+
+/*
+ * Bytes whose length the others do not know. broadcast_object: root passes what
+ * it has in *data and *len; the others get a copy, to be released with free()
+ * (NULL if *len is 0). all_gather_object: *all is one block, to be released
+ * with free(), with what every rank has passed, one after the other in the
+ * order of ranks; lens[r] bytes are rank r's. lens holds n.
+ */
+COLL_API coll_status_t coll_broadcast_object(
+    void **data, size_t *len, int root, coll_group_t *group);
+COLL_API coll_status_t coll_all_gather_object(const void *data, size_t len,
+    void **all, size_t *lens, coll_group_t *group);
+
+/* --- Messages ----------------------------------------------------------- */
+
+/* As peer of a receive: whoever sends first. */
+#define COLL_ANY_SOURCE (-2)
+
+/*
+ * From one rank to another one of the group. A tag is 0 or greater; a receive
+ * takes, of the messages of peer with this tag, the one that was sent first.
+ * Count and type are those of the send, else the receive is COLL_ERR_MISMATCH,
+ * nothing is written behind the buffer's end, and the group is broken.
+ *
+ * coll_send() returns when buf may be used again, which may be before the
+ * message is received, or only then: two ranks that first send to each other
+ * and then receive may wait for each other until the time-out. *source (source
+ * may be NULL) is the rank that has sent.
+ *
+ * A rank as peer that is not in the group, and this rank itself:
+ * COLL_ERR_ARGUMENT. Other ranks' failures end a message as they do an
+ * operation; what was sent before a rank left is still received.
+ */
+COLL_API coll_status_t coll_send(const void *buf, size_t count,
+    coll_dtype_t dtype, int peer, int tag, coll_group_t *group);
+COLL_API coll_status_t coll_recv(void *buf, size_t count, coll_dtype_t dtype,
+    int peer, int tag, int *source, coll_group_t *group);
+
+/* The same without waiting. buf is the library's until the work is done. */
+COLL_API coll_status_t coll_isend(const void *buf, size_t count,
+    coll_dtype_t dtype, int peer, int tag, coll_group_t *group,
+    coll_work_t **work);
+COLL_API coll_status_t coll_irecv(void *buf, size_t count, coll_dtype_t dtype,
+    int peer, int tag, coll_group_t *group, coll_work_t **work);
+
+typedef struct coll_message {
+    bool is_send;
+    void *buf; /* is_send: only read */
+    size_t count;
+    coll_dtype_t dtype;
+    int peer;
+    int tag;
+} coll_message_t;
+
+/* Starts n messages at once, in that order; the work is done when all are. */
+COLL_API coll_status_t coll_batch(const coll_message_t *messages, size_t n,
+    coll_group_t *group, coll_work_t **work);
+
+/* --- Work ---------------------------------------------------------------- */
+
+/*
+ * What a call that does not wait returns in *work, to be given back with
+ * coll_work_free(). Until it is done its buffers are the library's, and arrays
+ * that were passed with them (counts, lists of buffers) stay as they are. The
+ * call itself fails only for its arguments, for the state of the group, and
+ * with COLL_ERR_MEMORY or COLL_ERR_SYSTEM if there is no memory or no thread
+ * for it: then there is no work, and nothing was communicated.
+ *
+ * The operations of a group are done in the order of the calls, waiting or
+ * not, one after the other. Works of different groups, and messages, progress
+ * at the same time, whether or not somebody waits for them. The time-out of an
+ * operation begins when its turn comes.
+ */
+
+/*
+ * Waits until it is done and returns what the call would have. timeout_ms
+ * greater than 0: for so long at most, then COLL_ERR_TIMEOUT, and the work goes
+ * on. 0: for as long as it takes. May be called by several threads, and again.
+ */
+COLL_API coll_status_t coll_work_wait(coll_work_t *work, int64_t timeout_ms);
+
+/* *done: whether it is done; then the result is returned, too. */
+COLL_API coll_status_t coll_work_test(coll_work_t *work, bool *done);
+
+/* A work of coll_irecv() that is done well: who sent; otherwise -1. */
+COLL_API int coll_work_source(const coll_work_t *work);
+
+/*
+ * Has fn called with the result once it is done, by a thread of the library or,
+ * if it is done already, at once. fn must not wait for other ranks. At most one
+ * for each work: COLL_ERR_STATE for a second.
+ */
+typedef void coll_work_fn_t(coll_status_t status, void *arg);
+COLL_API coll_status_t coll_work_then(
+    coll_work_t *work, coll_work_fn_t *fn, void *arg);
+
+/* Takes NULL. A work that is not done yet goes on, and is freed when it is. */
+COLL_API void coll_work_free(coll_work_t *work);
+
+COLL_API coll_status_t coll_all_reduce_async(const void *sendbuf, void *recvbuf,
+    size_t count, coll_dtype_t dtype, coll_op_t op, coll_group_t *group,
+    coll_work_t **work);
+COLL_API coll_status_t coll_reduce_async(const void *sendbuf, void *recvbuf,
+    size_t count, coll_dtype_t dtype, coll_op_t op, int root,
+    coll_group_t *group, coll_work_t **work);
+COLL_API coll_status_t coll_broadcast_async(void *buf, size_t count,
+    coll_dtype_t dtype, int root, coll_group_t *group, coll_work_t **work);
+COLL_API coll_status_t coll_all_gather_async(const void *sendbuf, void *recvbuf,
+    size_t count, coll_dtype_t dtype, coll_group_t *group, coll_work_t **work);
+COLL_API coll_status_t coll_gather_async(const void *sendbuf, void *recvbuf,
+    size_t count, coll_dtype_t dtype, int root, coll_group_t *group,
+    coll_work_t **work);
+COLL_API coll_status_t coll_scatter_async(const void *sendbuf, void *recvbuf,
+    size_t count, coll_dtype_t dtype, int root, coll_group_t *group,
+    coll_work_t **work);
+COLL_API coll_status_t coll_reduce_scatter_async(const void *sendbuf,
+    void *recvbuf, size_t count, coll_dtype_t dtype, coll_op_t op,
+    coll_group_t *group, coll_work_t **work);
+COLL_API coll_status_t coll_all_to_all_async(const void *sendbuf, void *recvbuf,
+    size_t count, coll_dtype_t dtype, coll_group_t *group, coll_work_t **work);
+COLL_API coll_status_t coll_all_gather_v_async(const void *sendbuf,
+    size_t send_count, void *recvbuf, const size_t *recv_counts,
+    const size_t *recv_at, coll_dtype_t dtype, coll_group_t *group,
+    coll_work_t **work);
+COLL_API coll_status_t coll_reduce_scatter_v_async(const void *sendbuf,
+    const size_t *send_counts, const size_t *send_at, void *recvbuf,
+    coll_dtype_t dtype, coll_op_t op, coll_group_t *group, coll_work_t **work);
+COLL_API coll_status_t coll_all_to_all_v_async(const void *sendbuf,
+    const size_t *send_counts, const size_t *send_at, void *recvbuf,
+    const size_t *recv_counts, const size_t *recv_at, coll_dtype_t dtype,
+    coll_group_t *group, coll_work_t **work);
+COLL_API coll_status_t coll_barrier_async(
+    coll_group_t *group, coll_work_t **work);
+COLL_API coll_status_t coll_all_reduce_coalesced_async(
+    const void *const *sendbufs, void *const *recvbufs, const size_t *counts,
+    size_t n, coll_dtype_t dtype, coll_op_t op, coll_group_t *group,
+    coll_work_t **work);
+COLL_API coll_status_t coll_all_gather_coalesced_async(
+    const void *const *sendbufs, void *const *recvbufs, const size_t *counts,
+    size_t n, coll_dtype_t dtype, coll_group_t *group, coll_work_t **work);
+COLL_API coll_status_t coll_reduce_scatter_coalesced_async(
+    const void *const *sendbufs, void *const *recvbufs, const size_t *counts,
+    size_t n, coll_dtype_t dtype, coll_op_t op, coll_group_t *group,
+    coll_work_t **work);
 
 /* --- Starting workers --------------------------------------------------- */
 

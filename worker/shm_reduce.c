@@ -1,11 +1,13 @@
 /*
- * all_reduce in two ways that give the same bits on every rank:
+ * all_reduce and reduce in two ways that give the same bits on every rank:
  *
  * direct  every rank reduces everything itself. One tick per chunk, but
  *         each rank reads the data of all the others.
  * split   every rank reduces its share of a chunk for all and the others
  *         copy the result. One tick more, but each rank reads every byte
  *         only once or twice however many ranks there are.
+ *
+ * Of a reduce only the root reads, or copies, the result.
  */
 #include "shm_internal.h"
 
@@ -22,14 +24,13 @@
  * to one. */
 #define SHARE_BYTES ((size_t)64)
 
-static coll_status_t tick(
-    struct coll_group *g, const struct coll_call *call, bool is_first)
+static bool wants_result(
+    const struct shm_state *s, const struct coll_call *call)
 {
-    return is_first ? shm_first_tick(g, call)
-                    : shm_tick(g, call, call->deadline_ns);
+    return call->kind != COLL_KIND_REDUCE || call->root == s->rank;
 }
 
-static coll_status_t all_reduce_direct(
+static coll_status_t reduce_direct(
     struct coll_group *g, const struct coll_call *call)
 {
     struct shm_state *s = g->state;
@@ -42,7 +43,7 @@ static coll_status_t all_reduce_direct(
     if (bytes > 0)
         memcpy(own, call->sendbuf, bytes);
     status = shm_first_tick(g, call);
-    if (status != COLL_OK || bytes == 0)
+    if (status != COLL_OK || bytes == 0 || !wants_result(s, call))
         return status;
     /* From the slot even for this rank: recvbuf, which may be sendbuf,
      * already holds partial results when a later source is read. */
@@ -128,7 +129,7 @@ static void get_results(struct shm_state *s, const struct coll_call *call,
 
 /* A pipeline with one tick per step: the input of one chunk and the result
  * of the one before are published together. */
-static coll_status_t all_reduce_split(
+static coll_status_t reduce_split(
     struct coll_group *g, const struct coll_call *call)
 {
     struct shm_state *s = g->state;
@@ -142,10 +143,10 @@ static coll_status_t all_reduce_split(
             put_input(s, call, &current, s->tick + 1);
         if (previous.bytes > 0)
             put_result(s, call, &previous, s->tick);
-        status = tick(g, call, i == 1);
+        status = shm_next_tick(g, call, i == 1);
         if (status != COLL_OK)
             return status;
-        if (previous.bytes > 0)
+        if (previous.bytes > 0 && wants_result(s, call))
             get_results(s, call, &previous, s->tick);
         previous = current;
         current = chunk_get(s, call, i);
@@ -153,12 +154,12 @@ static coll_status_t all_reduce_split(
     return COLL_OK;
 }
 
-coll_status_t shm_all_reduce(struct coll_group *g, const struct coll_call *call)
+coll_status_t shm_reduce(struct coll_group *g, const struct coll_call *call)
 {
     struct shm_state *s = g->state;
     size_t bytes = call->count * coll_dtype_size(call->dtype);
 
     if (bytes <= DIRECT_MAX_BYTES && bytes <= s->chunk_bytes)
-        return all_reduce_direct(g, call);
-    return all_reduce_split(g, call);
+        return reduce_direct(g, call);
+    return reduce_split(g, call);
 }

@@ -1,0 +1,14 @@
+/* Operations that are more than one call of the back end: on many buffers, and
+ * with a factor. */
+#ifndef COLL_MANY_H
+#define COLL_MANY_H
+
+#include "backend.h"
+
+/* Is it one of those? */
+bool coll_many_is(const struct coll_call *call);
+
+/* Runs it; the parts are the call's, and so its sequence number. */
+coll_status_t coll_many_run(struct coll_group *g, const struct coll_call *call);
+
+#endif
