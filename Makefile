@@ -55,7 +55,8 @@ ALL_CPPFLAGS = -D_GNU_SOURCE -I. -Iworker/include \
 	-DCRUN_VERSION='"$(VERSION)"' $(CPPFLAGS)
 ALL_CFLAGS = -std=gnu11 -g -fPIC -fvisibility=hidden -pthread \
 	-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
-	-Wpointer-arith -Wundef $(FLAGS_$(FLAVOR)) $(CFLAGS) $(NO_LTO)
+	-Wpointer-arith -Wundef $(FLAGS_$(FLAVOR)) $(CFLAGS) $(NO_LTO) \
+	$(NO_FMA)
 ALL_LDFLAGS = -pthread $(filter -fsanitize% --coverage,$(FLAGS_$(FLAVOR))) \
 	$(LDFLAGS)
 
@@ -130,8 +131,8 @@ $(BUILD)/obj/%.o: %.c Makefile VERSION $(FLAGS_FILE)
 $(call obj,$(filter %_uv.c,$(RDZV_SRCS)) $(AGENT_SRCS) $(CMD_SRCS) \
 	$(PROGRAM_SRCS) $(UNIT_SRCS)): \
 	private EXTRA_CPPFLAGS = $(CRUN_CFLAGS)
-# Reduction loops are written for the vectoriser.
-$(call obj,worker/kernel.c): private FLAGS_release := -O3
+# Reductions must give the same bits with and without fused multiply-add.
+$(call obj,$(wildcard worker/kernel*.c)): private NO_FMA := -ffp-contract=off
 
 # That needs real object code: link-time optimisation is for the programs.
 $(call obj,$(WORKER_SRCS) $(RDZV_WORKER_SRCS) $(BASE_SRCS)): \

@@ -1,131 +1,120 @@
 /*
- * Reduction kernels: for each type and operation one loop over two buffers,
- * simple enough for the compiler to vectorise.
- *
- * Elements are read through types without alignment that may alias anything,
- * because users' buffers may have any address. That also keeps the compiler
- * from peeling the loop until an address is aligned, so which elements the
- * vector part and the scalar rest handle depends on the count only, and
- * ranks with different addresses get the same bits, NaN payloads included.
+ * Reduction kernels: finds the best set of them that the machine can run, and
+ * passes calls on to it. The kernels themselves are in kernel_loops.h.
  */
 #include "kernel.h"
 
+#include <stdatomic.h>
 #include <string.h>
-
-#define ANY_ADDRESS __attribute__((aligned(1), may_alias))
-
-typedef float float_any ANY_ADDRESS;
-typedef double double_any ANY_ADDRESS;
-typedef int32_t int32_t_any ANY_ADDRESS;
-typedef int64_t int64_t_any ANY_ADDRESS;
-typedef uint32_t uint32_t_any ANY_ADDRESS;
-typedef uint64_t uint64_t_any ANY_ADDRESS;
-
-/* The destination is one of the sources or apart from them, so no iteration
- * reads what an earlier one wrote: no run-time check, no slow second loop. */
-#ifdef __clang__
-#define INDEPENDENT_ITERATIONS _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
+#ifdef __x86_64__
+#include <cpuid.h>
 #endif
 
-typedef void combine_fn(void *dst, const void *a, const void *b, size_t n);
-typedef void divide_fn(void *dst, size_t n, int divisor);
+#include "kernel_set.h"
 
-#define DEFINE_COMBINE(name, type, value)                                      \
-    static void name(void *dst, const void *left, const void *right, size_t n) \
-    {                                                                          \
-        type##_any *out = dst;                                                 \
-        const type##_any *in_a = left;                                         \
-        const type##_any *in_b = right;                                        \
-                                                                               \
-        INDEPENDENT_ITERATIONS                                                 \
-        for (size_t i = 0; i < n; i++) {                                       \
-            type a = in_a[i];                                                  \
-            type b = in_b[i];                                                  \
-            out[i] = (value);                                                  \
-        }                                                                      \
-    }
+static bool has_base(void)
+{
+    return true;
+}
 
-#define DEFINE_DIVIDE(name, type)                                              \
-    static void name(void *dst, size_t n, int divisor)                         \
-    {                                                                          \
-        type##_any *out = dst;                                                 \
-                                                                               \
-        for (size_t i = 0; i < n; i++)                                         \
-            out[i] = out[i] / (type)divisor;                                   \
-    }
+#ifdef __x86_64__
+/* Older compilers do not know "f16c" as a name below. */
+static bool has_f16c(void)
+{
+    unsigned int a, b, c, d;
 
-/* Integers add and multiply as unsigned: wrapping without undefined
- * behaviour. */
-#define DEFINE_TYPE(t, ordered, wrapping)                                      \
-    DEFINE_COMBINE(sum_##t, wrapping, a + b)                                   \
-    DEFINE_COMBINE(product_##t, wrapping, a *b)                                \
-    DEFINE_COMBINE(min_##t, ordered, MIN_RULE(a, b))                           \
-    DEFINE_COMBINE(max_##t, ordered, MAX_RULE(a, b))                           \
-    DEFINE_DIVIDE(divide_##t, ordered)
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
 
-/* A NaN on either side wins: the left one by the second test, the right one
- * because every comparison with it is false. Integers pay nothing. */
-#define MIN_RULE(a, b) (a < b || a != a ? a : b)
-#define MAX_RULE(a, b) (a > b || a != a ? a : b)
+static bool has_avx2(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && has_f16c();
+}
 
-DEFINE_TYPE(f32, float, float)
-DEFINE_TYPE(f64, double, double)
-DEFINE_TYPE(i32, int32_t, uint32_t)
-DEFINE_TYPE(i64, int64_t, uint64_t)
+static bool has_avx512(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && has_f16c();
+}
+#endif
 
-#define TYPE_KERNELS(t)                                                        \
-    {                                                                          \
-        {                                                                      \
-            [COLL_SUM] = sum_##t,                                              \
-            [COLL_AVG] = sum_##t,                                              \
-            [COLL_MIN] = min_##t,                                              \
-            [COLL_MAX] = max_##t,                                              \
-            [COLL_PRODUCT] = product_##t,                                      \
-        },                                                                     \
-            divide_##t                                                         \
-    }
-
+/* The best one last. */
 static const struct {
-    combine_fn *combine[COLL_PRODUCT + 1];
-    divide_fn *divide;
-} kernels[] = {
-    [COLL_FLOAT32] = TYPE_KERNELS(f32),
-    [COLL_FLOAT64] = TYPE_KERNELS(f64),
-    [COLL_INT32] = TYPE_KERNELS(i32),
-    [COLL_INT64] = TYPE_KERNELS(i64),
+    const struct kernel_set *set;
+    bool (*is_usable)(void);
+} sets[] = {
+    {&kernel_set_base, has_base},
+#ifdef __x86_64__
+    {&kernel_set_avx2, has_avx2},
+    {&kernel_set_avx512, has_avx512},
+#endif
 };
 
-/* Several sources are folded block by block, so that the partial result
- * stays in the first-level cache. */
-#define BLOCK_BYTES ((size_t)8192)
+enum { SET_COUNT = sizeof(sets) / sizeof(sets[0]) };
+
+/* Threads that choose at once choose the same. */
+static const struct kernel_set *_Atomic chosen;
+
+static const struct kernel_set *chosen_set(void)
+{
+    const struct kernel_set *set =
+        atomic_load_explicit(&chosen, memory_order_relaxed);
+
+    for (int i = SET_COUNT - 1; set == NULL; i--) {
+        if (!sets[i].is_usable())
+            continue;
+        set = sets[i].set;
+        atomic_store_explicit(&chosen, set, memory_order_relaxed);
+    }
+    return set;
+}
+
+const char *kernel_use_set(int i)
+{
+    if (i < 0 || i >= SET_COUNT || !sets[i].is_usable())
+        return NULL;
+    atomic_store(&chosen, sets[i].set);
+    return sets[i].set->name;
+}
+
+bool kernel_supports(coll_dtype_t dtype, coll_op_t op)
+{
+    return (unsigned int)dtype < KERNEL_DTYPES &&
+           (unsigned int)op < KERNEL_OPS &&
+           kernel_set_base.fold[dtype][op] != NULL;
+}
 
 void kernel_reduce(void *dst, const void *const *srcs, int nsrcs, size_t count,
     coll_dtype_t dtype, coll_op_t op)
 {
-    combine_fn *combine = kernels[dtype].combine[op];
-    size_t size = coll_dtype_size(dtype);
-    size_t end = count * size;
-
-    if (nsrcs == 1) {
-        if (dst != srcs[0])
-            memcpy(dst, srcs[0], end);
-        return;
-    }
-    for (size_t at = 0; at < end; at += BLOCK_BYTES) {
-        size_t n = (end - at < BLOCK_BYTES ? end - at : BLOCK_BYTES) / size;
-        char *out = (char *)dst + at;
-
-        combine(out, (const char *)srcs[0] + at, (const char *)srcs[1] + at, n);
-        for (int s = 2; s < nsrcs; s++)
-            combine(out, out, (const char *)srcs[s] + at, n);
-        if (op == COLL_AVG)
-            kernels[dtype].divide(out, n, nsrcs);
-    }
+    if (nsrcs > 1 || dtype == COLL_BOOL)
+        chosen_set()->fold[dtype][op](dst, srcs, nsrcs, count, nsrcs);
+    else if (dst != srcs[0] && count > 0)
+        memcpy(dst, srcs[0], count * coll_dtype_size(dtype));
 }
 
 void kernel_divide(void *dst, size_t count, coll_dtype_t dtype, int divisor)
 {
-    kernels[dtype].divide(dst, count, divisor);
+    const void *src = dst;
+
+    chosen_set()->fold[dtype][COLL_AVG](dst, &src, 1, count, divisor);
+}
+
+void kernel_scale(
+    void *dst, const void *src, size_t count, coll_dtype_t dtype, double factor)
+{
+    chosen_set()->scale[dtype](dst, &src, 1, count, factor);
+}
+
+uint64_t kernel_whole(double x)
+{
+    if (x >= 0x1p63)
+        return x < 0x1p64 ? (uint64_t)x : UINT64_MAX;
+    if (x >= -0x1p63)
+        return (uint64_t)(int64_t)x;
+    return x < 0 ? (uint64_t)INT64_MIN : 0;
 }
