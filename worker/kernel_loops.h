@@ -174,26 +174,62 @@ INLINE f64_p encode_f64(f64_v value)
     return select_f64(value != value, (f64_v)nan, value);
 }
 
-/* Of the elements that are computed in float32, as many as that has lanes. */
-typedef VECTOR(uint16_t, VECTOR_BYTES / 2) half_p;
-typedef VECTOR(uint8_t, VECTOR_BYTES / 4) quarter_p;
-typedef half_p f16_p;
-typedef half_p bf16_p;
-typedef quarter_p e4m3_p;
-typedef quarter_p e5m2_p;
+/*
+ * The others are computed in float32. Instead of moving elements to where
+ * wider ones have room, which is slow or takes other instructions everywhere,
+ * every second element becomes a float32 in its place, then the others: two
+ * vectors for one of 16 bits, and in the same way four for one of 8 bits.
+ */
+typedef struct {
+    f32_v even, odd;
+} f32x2_v;
 
-INLINE f32_v decode_bf16(bf16_p packed)
+typedef struct {
+    f32x2_v even, odd;
+} f32x4_v;
+
+#define DEFINE_PARTS(rule)                                                     \
+    INLINE f32x2_v rule##_f32x2(f32x2_v a, f32x2_v b)                          \
+    {                                                                          \
+        return (f32x2_v){                                                      \
+            rule##_f32(a.even, b.even), rule##_f32(a.odd, b.odd)};             \
+    }                                                                          \
+    INLINE f32x4_v rule##_f32x4(f32x4_v a, f32x4_v b)                          \
+    {                                                                          \
+        return (f32x4_v){                                                      \
+            rule##_f32x2(a.even, b.even), rule##_f32x2(a.odd, b.odd)};         \
+    }
+
+DEFINE_PARTS(sum_rule)
+DEFINE_PARTS(product_rule)
+DEFINE_PARTS(min_rule)
+DEFINE_PARTS(max_rule)
+DEFINE_PARTS(keep)
+DEFINE_PARTS(divide)
+DEFINE_PARTS(multiply)
+
+typedef u16_v bf16_p;
+
+INLINE f32x2_v decode_bf16(bf16_p packed)
 {
-    return (f32_v)(__builtin_convertvector(packed, u32_v) << 16);
+    u32_v pair = (u32_v)packed;
+
+    return (f32x2_v){(f32_v)(pair << 16), (f32_v)(pair & 0xffff0000)};
 }
 
-INLINE bf16_p encode_bf16(f32_v value)
+/* In the upper half; the lower one is rubbish. */
+INLINE u32_v round_bf16(f32_v value)
 {
     u32_v bits = (u32_v)value;
-    u32_v rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 
-    rounded = select_u32(value != value, (u32_v){} + 0x7fc0, rounded);
-    return __builtin_convertvector(rounded, bf16_p);
+    return select_u32(value != value, (u32_v){} + 0x7fc00000,
+        bits + 0x7fff + (bits >> 16 & 1));
+}
+
+INLINE bf16_p encode_bf16(f32x2_v value)
+{
+    return (bf16_p)(round_bf16(value.even) >> 16 |
+                    (round_bf16(value.odd) & 0xffff0000));
 }
 
 /* A small float: a sign, the exponent, the mantissa. */
@@ -275,31 +311,36 @@ INLINE u32_v small_encode(f32_v value, struct small s)
     return select_u32(is_nan, (u32_v){} + s.nan, result | sign);
 }
 
-#define DEFINE_SMALL(t)                                                        \
-    INLINE f32_v decode_##t(t##_p packed)                                      \
+#define DEFINE_SMALL_8(t)                                                      \
+    typedef u8_v t##_p;                                                        \
+    INLINE f32x4_v decode_##t(t##_p packed)                                    \
     {                                                                          \
-        return small_decode(__builtin_convertvector(packed, u32_v), t);        \
+        u32_v x = (u32_v)packed;                                               \
+                                                                               \
+        return (f32x4_v){                                                      \
+            {small_decode(x & 0xff, t), small_decode(x >> 16 & 0xff, t)},      \
+            {small_decode(x >> 8 & 0xff, t), small_decode(x >> 24, t)}};       \
     }                                                                          \
-    INLINE t##_p encode_##t(f32_v value)                                       \
+    INLINE t##_p encode_##t(f32x4_v value)                                     \
     {                                                                          \
-        return __builtin_convertvector(small_encode(value, t), t##_p);         \
+        u32_v even = small_encode(value.even.even, t) |                        \
+                     small_encode(value.even.odd, t) << 16;                    \
+        u32_v odd = small_encode(value.odd.even, t) |                          \
+                    small_encode(value.odd.odd, t) << 16;                      \
+                                                                               \
+        return (t##_p)(even | odd << 8);                                       \
     }
 
-DEFINE_SMALL(e4m3)
-DEFINE_SMALL(e5m2)
+DEFINE_SMALL_8(e4m3)
+DEFINE_SMALL_8(e5m2)
 
-#if HAS_F16C && VECTOR_BYTES == 32
-INLINE f32_v decode_f16(f16_p packed)
-{
-    return (f32_v)_mm256_cvtph_ps((__m128i)packed);
-}
+#if HAS_F16C
+/* One vector for half of one, since there are instructions for just that. */
+typedef VECTOR(uint16_t, VECTOR_BYTES / 2) f16_p;
 
-INLINE f16_p encode_f16(f32_v value)
-{
-    return (f16_p)_mm256_cvtps_ph(
-        (__m256)encode_f32(value), _MM_FROUND_TO_NEAREST_INT);
-}
-#elif HAS_F16C && VECTOR_BYTES == 64
+#define F16_VECTOR f32
+
+#if VECTOR_BYTES == 64
 INLINE f32_v decode_f16(f16_p packed)
 {
     return (f32_v)_mm512_cvtph_ps((__m256i)packed);
@@ -311,14 +352,42 @@ INLINE f16_p encode_f16(f32_v value)
         (__m512)encode_f32(value), _MM_FROUND_TO_NEAREST_INT);
 }
 #else
-DEFINE_SMALL(f16)
+INLINE f32_v decode_f16(f16_p packed)
+{
+    return (f32_v)_mm256_cvtph_ps((__m128i)packed);
+}
+
+INLINE f16_p encode_f16(f32_v value)
+{
+    return (f16_p)_mm256_cvtps_ph(
+        (__m256)encode_f32(value), _MM_FROUND_TO_NEAREST_INT);
+}
+#endif
+#else
+typedef u16_v f16_p;
+#define F16_VECTOR f32x2
+
+INLINE f32x2_v decode_f16(f16_p packed)
+{
+    u32_v pair = (u32_v)packed;
+
+    return (f32x2_v){
+        small_decode(pair & 0xffff, f16), small_decode(pair >> 16, f16)};
+}
+
+INLINE f16_p encode_f16(f32x2_v value)
+{
+    return (f16_p)(small_encode(value.even, f16) | small_encode(value.odd, f16)
+                                                       << 16);
+}
 #endif
 
 /* --- Memory -------------------------------------------------------------- */
 
 /* For elements of type t, kept as scalars of the given type, that are
  * computed with in vectors of k. Addresses need no alignment. */
-#define DEFINE_ACCESS(t, k, type)                                              \
+#define DEFINE_ACCESS(t, k, type) DEFINE_ACCESS_(t, k, type)
+#define DEFINE_ACCESS_(t, k, type)                                             \
     INLINE k##_v load_##t(const char *at)                                      \
     {                                                                          \
         t##_p packed;                                                          \
@@ -348,10 +417,10 @@ DEFINE_SMALL(f16)
 
 DEFINE_ACCESS(f32, f32, float)
 DEFINE_ACCESS(f64, f64, double)
-DEFINE_ACCESS(f16, f32, uint16_t)
-DEFINE_ACCESS(bf16, f32, uint16_t)
-DEFINE_ACCESS(e4m3, f32, uint8_t)
-DEFINE_ACCESS(e5m2, f32, uint8_t)
+DEFINE_ACCESS(f16, F16_VECTOR, uint16_t)
+DEFINE_ACCESS(bf16, f32x2, uint16_t)
+DEFINE_ACCESS(e4m3, f32x4, uint8_t)
+DEFINE_ACCESS(e5m2, f32x4, uint8_t)
 DEFINE_ACCESS(i8, i8, int8_t)
 DEFINE_ACCESS(i16, i16, int16_t)
 DEFINE_ACCESS(i32, i32, int32_t)
@@ -380,7 +449,8 @@ DEFINE_ACCESS(truth, u8, uint8_t)
         const k##_v with = operand_vector(operand);                            \
         size_t at = 0;                                                         \
                                                                                \
-        for (; end - at >= 4 * step; at += 4 * step) {                         \
+        for (; sizeof(k##_v) == VECTOR_BYTES && end - at >= 4 * step;          \
+             at += 4 * step) {                                                 \
             const char *in = (const char *)srcs[0] + at;                       \
             char *out = (char *)dst + at;                                      \
             k##_v a = load_##t(in);                                            \
@@ -478,8 +548,29 @@ INLINE f64_v real_operand_f64(double operand)
     return operand - (f64_v){};
 }
 
+INLINE f32x2_v no_operand_f32x2(double operand)
+{
+    return (f32x2_v){no_operand_f32(operand), no_operand_f32(operand)};
+}
+
+INLINE f32x4_v no_operand_f32x4(double operand)
+{
+    return (f32x4_v){no_operand_f32x2(operand), no_operand_f32x2(operand)};
+}
+
+INLINE f32x2_v real_operand_f32x2(double operand)
+{
+    return (f32x2_v){real_operand_f32(operand), real_operand_f32(operand)};
+}
+
+INLINE f32x4_v real_operand_f32x4(double operand)
+{
+    return (f32x4_v){real_operand_f32x2(operand), real_operand_f32x2(operand)};
+}
+
 /* A divisor may be more than the type holds, a factor is an element. */
-#define DEFINE_FLOAT_FOLDS(t, k, type)                                         \
+#define DEFINE_FLOAT_FOLDS(t, k, type) DEFINE_FLOAT_FOLDS_(t, k, type)
+#define DEFINE_FLOAT_FOLDS_(t, k, type)                                        \
     INLINE k##_v factor_##t(double operand)                                    \
     {                                                                          \
         return decode_##t(encode_##t(real_operand_##k(operand)));              \
@@ -493,10 +584,10 @@ INLINE f64_v real_operand_f64(double operand)
 
 DEFINE_FLOAT_FOLDS(f32, f32, float)
 DEFINE_FLOAT_FOLDS(f64, f64, double)
-DEFINE_FLOAT_FOLDS(f16, f32, uint16_t)
-DEFINE_FLOAT_FOLDS(bf16, f32, uint16_t)
-DEFINE_FLOAT_FOLDS(e4m3, f32, uint8_t)
-DEFINE_FLOAT_FOLDS(e5m2, f32, uint8_t)
+DEFINE_FLOAT_FOLDS(f16, F16_VECTOR, uint16_t)
+DEFINE_FLOAT_FOLDS(bf16, f32x2, uint16_t)
+DEFINE_FLOAT_FOLDS(e4m3, f32x4, uint8_t)
+DEFINE_FLOAT_FOLDS(e5m2, f32x4, uint8_t)
 
 DEFINE_PLAIN_FOLD(band, truth, u8, uint8_t)
 DEFINE_PLAIN_FOLD(bor, truth, u8, uint8_t)
