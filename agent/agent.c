@@ -30,6 +30,7 @@
 #include "agent/restarts.h"
 #include "agent/signal_names.h"
 #include "agent/spawn.h"
+#include "agent/verdict.h"
 #include "agent/worker_vars.h"
 #include "rendezvous/base/buf.h"
 #include "rendezvous/base/clock.h"
@@ -45,6 +46,10 @@
 /* The verdict on a failure is waited for so long, then it is told as it looks
  * from here. */
 #define OWN_VIEW_MS 1000
+/* Workers that are stopped in an operation that has not waited for longer
+ * were not stuck in it. */
+#define STUCK_MS 1000
+#define VERDICT_BYTES_MAX (256 * 1024)
 #define REPORT_MAX (4 * 1024 * 1024)
 
 /* Pipes, files, a pidfd, a recorder and connections for each worker, and what
@@ -78,6 +83,7 @@ struct agent {
     int round; /* as many as have begun, less one */
     uint64_t began_ns; /* when this agent began */
     uint64_t round_ns; /* when the present one began */
+    uint64_t stop_ns; /* when it was told to stop, if nothing had failed */
     struct agent_worker *workers; /* owned, [job->nproc] */
     struct meeting meeting;
     struct nodes *nodes; /* NULL: a job of one node */
@@ -268,6 +274,41 @@ static const struct node_msg *find_peer(const struct agent *a)
     return cause;
 }
 
+/* What the workers of the round hung in, if it failed or was stopped. */
+static void write_verdict(
+    const struct agent *a, const struct report_input *in, struct buf *out)
+{
+    struct verdict_rank *ranks;
+    struct verdict_input what = {.nranks = in->life->nworkers,
+        .rank_base = in->rank_base,
+        .world_size =
+            a->nodes != NULL ? a->part.place.world_size : in->life->nworkers,
+        .first_failure = in->peer == NULL ? in->life->first_failure : -1,
+        .as_of_ns = UINT64_MAX};
+
+    if (in->life->first_failure < 0 && in->peer == NULL) {
+        if (a->stop_ns == 0)
+            return;
+        what.as_of_ns = a->stop_ns;
+        what.least_wait_ns = STUCK_MS * CLOCK_NS_PER_MS;
+    }
+    ranks = calloc((size_t)what.nranks + 1, sizeof(*ranks));
+    for (int i = 0; ranks != NULL && i < what.nranks; i++) {
+        const struct lc_worker *w = &in->life->workers[i];
+
+        ranks[i].recorder = channel_recorder(a->channel, i);
+        ranks[i].ended_ns =
+            w->state == LC_WORKER_ENDED ? w->ended_ns : clock_now_ns();
+    }
+    what.ranks = ranks;
+    if (ranks == NULL || verdict_write(&what, out) < 0 ||
+        buf_append(out, "", 1) < 0) {
+        log_error("agent", "out of memory: the report is not whole");
+        buf_fini(out); /* a part is no string */
+    }
+    free(ranks);
+}
+
 /* Gathers what is known of the last round. */
 static void report_end(struct agent *a,
     void (*tell)(struct agent *a, const struct report_input *in))
@@ -276,6 +317,7 @@ static void report_end(struct agent *a,
     struct report_worker *workers = calloc(nproc, sizeof(*workers));
     char *last_calls = calloc(nproc, LAST_CALL_MAX);
     struct lifecycle life = a->life;
+    struct buf collective;
     struct report_input in = {.life = &life,
         .restarts = &a->restarts,
         .workers = workers,
@@ -306,10 +348,14 @@ static void report_end(struct agent *a,
         if (channel_last_call(a->channel, i, last_call, LAST_CALL_MAX))
             workers[i].last_call = last_call;
     }
+    buf_init(&collective, VERDICT_BYTES_MAX);
+    write_verdict(a, &in, &collective);
+    in.collective = buf_bytes(&collective);
     if (workers != NULL && last_calls != NULL)
         tell(a, &in);
     else
         log_error("agent", "out of memory: there is no report");
+    buf_fini(&collective);
     free(last_calls);
     free(workers);
 }
@@ -881,6 +927,8 @@ static void on_stop_signal(struct agent *a, int sig)
     bool was_running = a->life.state == LC_RUNNING;
     bool is_first = a->life.stop_signal == 0;
 
+    if (was_running && a->life.first_failure < 0)
+        a->stop_ns = clock_now_ns();
     post(a, (struct lc_event){.kind = LC_EV_STOP_SIGNAL, .signal = sig});
     if (was_running)
         log_warn("agent", "received %s; stopping %d workers with it",

@@ -535,13 +535,19 @@ void channel_tell_failure(
             conn_tell(conn);
 }
 
+const struct recorder *channel_recorder(const struct channel *c, int local_rank)
+{
+    return c == NULL || local_rank < 0 || local_rank >= c->nproc
+               ? NULL
+               : c->members[local_rank].recorder;
+}
+
 bool channel_last_call(
     const struct channel *c, int local_rank, char *out, size_t size)
 {
-    if (c == NULL || local_rank < 0 || local_rank >= c->nproc ||
-        c->members[local_rank].recorder == NULL)
-        return false;
-    return recorder_last_text(c->members[local_rank].recorder, out, size);
+    const struct recorder *r = channel_recorder(c, local_rank);
+
+    return r != NULL && recorder_last_text(r, out, size);
 }
 
 void channel_destroy(struct channel *c)

@@ -14,6 +14,7 @@
 #include "rendezvous/base/err.h"
 
 struct channel;
+struct recorder;
 
 struct channel_callbacks {
     /* A worker of this round has attached; from now on it is told. */
@@ -60,6 +61,11 @@ void channel_tell_failure(
  */
 bool channel_last_call(
     const struct channel *c, int local_rank, char *out, size_t size);
+
+/* The recorder itself, until the next round; NULL if the worker never
+ * attached. */
+const struct recorder *channel_recorder(
+    const struct channel *c, int local_rank);
 
 /* Closes the handles; run the loop until it is empty. Takes NULL. */
 void channel_destroy(struct channel *c);

@@ -473,6 +473,20 @@ static int add_history(const struct report_input *in, struct buf *out)
     return rc;
 }
 
+/* What the recorders say, if anything. */
+static int add_collective(const struct report_input *in, struct buf *out)
+{
+    const char *line = in->collective;
+    int rc = 0;
+
+    while (rc == 0 && line != NULL && line[0] != '\0') {
+        rc = add_field(out, "collective", line);
+        line += strcspn(line, "\n");
+        line += *line == '\n';
+    }
+    return rc;
+}
+
 static int write_all(
     const struct report_input *in, struct rank_line *lines, struct buf *out)
 {
@@ -492,6 +506,8 @@ static int write_all(
             signal_name(lc->stop_signal));
     else if (rc == 0 && lc->is_parent_lost)
         rc = add(out, " was stopped since crun was killed\n");
+    if (rc == 0)
+        rc = add_collective(in, out);
     if (rc == 0)
         rc = add_others(in, lines, out);
     if (rc == 0 && in->is_own_view && lc->first_failure >= 0)

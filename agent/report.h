@@ -41,6 +41,8 @@ struct report_input {
     const char *reason; /* several nodes: why else the job ended; NULL: no */
     /* Several nodes, and the coordinator has not said who was first. */
     bool is_own_view;
+    /* Which operation was stuck and why, a line each; NULL or "": none. */
+    const char *collective;
     int exit_code; /* crun's own */
     /* Processes that the kernel killed for lack of memory in this cgroup
      * since crun began; -1: not known. */

@@ -189,6 +189,23 @@ static json_t *describe_history(const struct report_input *in, bool *is_whole)
     return list;
 }
 
+/* The lines. */
+static json_t *describe_collective(
+    const struct report_input *in, bool *is_whole)
+{
+    const char *line = in->collective;
+    json_t *list = json_array();
+
+    while (line != NULL && line[0] != '\0') {
+        size_t len = strcspn(line, "\n");
+
+        if (json_array_append_new(list, json_stringn(line, len)) < 0)
+            *is_whole = false;
+        line += len + (line[len] == '\n');
+    }
+    return list;
+}
+
 /* Of the round that is reported: one that was to follow may have been called
  * off by a stop. */
 static int count_restarts(const struct report_input *in)
@@ -230,6 +247,7 @@ static json_t *describe_job(const struct report_input *in)
             ? describe_worker(in, lc->first_failure, &is_whole)
             : json_null(),
         &is_whole);
+    put(o, "collective", describe_collective(in, &is_whole), &is_whole);
     put(o, "reason", text(in->reason), &is_whole);
     put(o, "peer_failure",
         in->peer != NULL ? describe_peer(in->peer, &is_whole) : json_null(),

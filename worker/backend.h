@@ -204,10 +204,6 @@ bool coll_groups_are_busy(void);
 /* Frees all groups that have own_names: those that the program has made. */
 void coll_groups_free_made(void);
 
-/* Notes a call in the recorder; returns its ticket. */
-uint64_t coll_group_record(
-    const struct coll_group *g, const struct coll_call *call);
-
 /* COLL_OK, or the group's failure with its sentence. */
 coll_status_t coll_group_check(struct coll_group *g);
 

@@ -18,7 +18,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "backend.h"
+#include "coll_recorder.h"
 #include "rendezvous/agent_channel.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/text.h"
@@ -33,8 +33,11 @@ static struct {
     _Atomic bool is_told;
     pthread_mutex_t lock; /* of receiving and failure */
     struct agent_frame failure; /* constant once is_told */
+    pthread_mutex_t recorder_lock; /* of exchanging it */
     struct recorder *recorder; /* what the agent passed, or NULL */
-} agent = {.fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
+} agent = {.fd = -1,
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .recorder_lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* --- Frames --------------------------------------------------------------- */
 
@@ -148,19 +151,20 @@ static struct recorder *map_recorder(int fd)
     return NULL;
 }
 
-static void name_calls(struct recorder *r)
+/* Takes r, NULL for the private one. */
+static void use_recorder(struct recorder *r)
 {
-#define NAME_KIND(symbol, name) recorder_set_name(r->kinds, 1 + symbol, name);
-#define NAME_DTYPE(symbol, name, size)                                         \
-    recorder_set_name(r->dtypes, 1 + symbol, name);
-#define NAME_OP(symbol, name) recorder_set_name(r->ops, 1 + symbol, name);
-    COLL_KIND_MAP(NAME_KIND)
-    COLL_DTYPE_MAP(NAME_DTYPE)
-    COLL_OP_MAP(NAME_OP)
-#undef NAME_KIND
-#undef NAME_DTYPE
-#undef NAME_OP
-    recorder_set_name(r->kinds, COLL_RECORDER_INIT, "coll_init");
+    if (r != NULL)
+        coll_recorder_name_calls(r);
+    pthread_mutex_lock(&agent.recorder_lock);
+    if (agent.recorder != NULL)
+        munmap(agent.recorder, sizeof(*agent.recorder));
+    agent.recorder = r;
+    if (r == NULL) {
+        recorder_init(&private_recorder, 0);
+        coll_recorder_name_calls(&private_recorder);
+    }
+    pthread_mutex_unlock(&agent.recorder_lock);
 }
 
 static bool describe(
@@ -176,43 +180,48 @@ static bool describe(
            env_number(ENV_LOCAL_RANK, &attach->local_rank);
 }
 
-void coll_agent_attach(void)
+/* Connects and is accepted, or returns -1; *r is the recorder that came along,
+ * or as it was. */
+static int attach_as(const struct agent_frame *attach,
+    const struct sockaddr_un *addr, socklen_t addr_len, struct recorder **r)
 {
     uint64_t deadline_ns = clock_deadline_ns(COLL_AGENT_ANSWER_MS);
-    struct agent_frame attach, answer;
-    struct sockaddr_un addr;
-    socklen_t addr_len;
+    int fd = connect_to_agent(addr, addr_len, deadline_ns);
+    struct agent_frame answer;
     int descriptor;
-    int fd;
 
-    coll_agent_detach();
-    recorder_init(&private_recorder, 0);
-    name_calls(&private_recorder);
-    if (!describe(&attach, &addr, &addr_len))
-        return;
-    fd = connect_to_agent(&addr, addr_len, deadline_ns);
     if (fd < 0)
-        return;
-    if (send_frame(fd, &attach) < 0 || wait_readable(fd, deadline_ns) < 0 ||
+        return -1;
+    if (send_frame(fd, attach) < 0 || wait_readable(fd, deadline_ns) < 0 ||
         receive_frame(fd, &answer, &descriptor) < 0)
         goto fail;
-    agent.recorder = map_recorder(descriptor);
-    if (answer.kind != AGENT_ATTACHED)
+    if (answer.kind != AGENT_ATTACHED) {
+        if (descriptor >= 0)
+            close(descriptor);
         goto fail;
-    if (agent.recorder != NULL)
-        name_calls(agent.recorder);
-    agent.fd = fd;
-    return;
+    }
+    *r = map_recorder(descriptor);
+    return fd;
 fail:
     close(fd);
+    return -1;
+}
+
+void coll_agent_attach(void)
+{
+    struct recorder *recorder = NULL;
+    struct agent_frame attach;
+    struct sockaddr_un addr;
+    socklen_t addr_len;
+
     coll_agent_detach();
+    if (describe(&attach, &addr, &addr_len))
+        agent.fd = attach_as(&attach, &addr, addr_len, &recorder);
+    use_recorder(recorder);
 }
 
 void coll_agent_detach(void)
 {
-    if (agent.recorder != NULL)
-        munmap(agent.recorder, sizeof(*agent.recorder));
-    agent.recorder = NULL;
     if (agent.fd >= 0)
         close(agent.fd);
     agent.fd = -1;
@@ -303,6 +312,17 @@ coll_status_t coll_agent_pause(const char *call, long ms)
 struct recorder *coll_agent_recorder(void)
 {
     return agent.recorder != NULL ? agent.recorder : &private_recorder;
+}
+
+const struct recorder *coll_agent_hold_recorder(void)
+{
+    pthread_mutex_lock(&agent.recorder_lock);
+    return coll_agent_recorder();
+}
+
+void coll_agent_release_recorder(void)
+{
+    pthread_mutex_unlock(&agent.recorder_lock);
 }
 
 void coll_agent_note_failure(coll_status_t status)

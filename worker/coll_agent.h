@@ -55,11 +55,14 @@ coll_status_t coll_agent_pause(const char *call, long ms);
 
 /* --- What this rank says -------------------------------------------------- */
 
-/* Never NULL. Kinds are 1 + coll_kind, or the one below; so are types and
- * reductions. */
+/* Never NULL; the same from one coll_agent_attach() to the next, also without
+ * an agent and after coll_agent_detach(). */
 struct recorder *coll_agent_recorder(void);
 
-#define COLL_RECORDER_INIT (RECORDER_NAMES - 1)
+/* The same for whoever may run beside coll_agent_attach(), which waits while
+ * it is held. */
+const struct recorder *coll_agent_hold_recorder(void);
+void coll_agent_release_recorder(void);
 
 /* A call has failed with this status, and the thread's error sentence: says so
  * if it was on account of another rank. Does not block. */

@@ -14,6 +14,7 @@
 
 #include "coll_agent.h"
 #include "coll_many.h"
+#include "coll_recorder.h"
 #include "coll_work.h"
 #include "p2p.h"
 #include "rendezvous/base/clock.h"
@@ -207,57 +208,17 @@ bool coll_group_is_busy(const struct coll_group *g)
            atomic_load(&g->messages) > 0;
 }
 
-static bool has_op(enum coll_kind kind)
-{
-    switch (kind) {
-    case COLL_KIND_ALL_REDUCE:
-    case COLL_KIND_REDUCE:
-    case COLL_KIND_REDUCE_SCATTER:
-    case COLL_KIND_REDUCE_SCATTER_V:
-    case COLL_KIND_ALL_REDUCE_COALESCED:
-    case COLL_KIND_REDUCE_SCATTER_COALESCED:
-        return true;
-    default:
-        return false;
-    }
-}
-
-static uint64_t record(
-    const struct coll_group *g, const struct coll_call *call, uint64_t now_ns)
-{
-    const struct recorder_call entry = {
-        .group = g->id,
-        .seq = call->seq,
-        .count = call->count,
-        .now_ns = now_ns,
-        .root = call->root,
-        .kind = (uint8_t)(1 + call->kind),
-        .dtype =
-            call->kind == COLL_KIND_BARRIER ? 0 : (uint8_t)(1 + call->dtype),
-        .op = has_op(call->kind) ? (uint8_t)(1 + call->op) : 0,
-    };
-
-    return recorder_enter(coll_agent_recorder(), &entry);
-}
-
-uint64_t coll_group_record(
-    const struct coll_group *g, const struct coll_call *call)
-{
-    return record(g, call, clock_now_ns());
-}
-
 /* Runs a call between two marks in the recorder. */
 static coll_status_t run_recorded(struct coll_group *g, struct coll_call *call)
 {
-    struct recorder *recorder = coll_agent_recorder();
     uint64_t now_ns = clock_now_ns();
-    uint64_t ticket = record(g, call, now_ns);
+    uint64_t ticket = coll_recorder_enter(g, call, now_ns);
     coll_status_t status;
 
     call->deadline_ns = now_ns + (uint64_t)call->timeout_ms * CLOCK_NS_PER_MS;
     status =
         coll_many_is(call) ? coll_many_run(g, call) : g->backend->run(g, call);
-    recorder_finish(recorder, ticket, status, clock_now_ns());
+    coll_recorder_finish(ticket, status, now_ns);
     return status;
 }
 

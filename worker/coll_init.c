@@ -345,8 +345,9 @@ static coll_status_t join(struct meeting *m)
 static coll_status_t meet(struct meeting *m)
 {
     struct recorder *recorder = coll_agent_recorder();
-    const struct recorder_call entry = {
-        .kind = COLL_RECORDER_INIT, .now_ns = clock_now_ns()};
+    const struct recorder_call entry = {.kind = RECORDER_INIT,
+        .root = RECORDER_NO_ROOT,
+        .now_ns = clock_now_ns()};
     uint64_t ticket = recorder_enter(recorder, &entry);
     coll_status_t status;
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "backend.h"
-#include "coll_agent.h"
+#include "coll_recorder.h"
 #include "coll_work.h"
 #include "p2p.h"
 #include "rendezvous/base/clock.h"
@@ -72,6 +72,7 @@ static coll_status_t run(
     struct coll_group *g = coll_group_get(group, name, &status);
     struct p2p_op op;
     struct coll_call call;
+    uint64_t now_ns = clock_now_ns();
     uint64_t ticket;
 
     if (status == COLL_OK)
@@ -82,9 +83,9 @@ static coll_status_t run(
         return status;
     call = describe(g, m);
     op.call = &call;
-    ticket = coll_group_record(g, &call);
+    ticket = coll_recorder_enter(g, &call, now_ns);
     status = p2p_run(g->p2p, &op, 1);
-    recorder_finish(coll_agent_recorder(), ticket, status, clock_now_ns());
+    coll_recorder_finish(ticket, status, now_ns);
     if (status != COLL_OK)
         return coll_group_fail(g, status);
     if (source != NULL)

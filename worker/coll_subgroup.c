@@ -11,6 +11,7 @@
 #include "coll_agent.h"
 #include "coll_fds.h"
 #include "coll_job.h"
+#include "coll_recorder.h"
 #include "rendezvous/base/clock.h"
 
 static coll_status_t check_ranks(
@@ -90,6 +91,7 @@ static coll_status_t make(struct coll_group **out, const int *ranks, int nranks,
     (*out)->own_names = names;
     (*out)->id = (uint32_t)(name ^ name >> 32) | 1; /* 0: the default group */
     (*out)->is_deterministic = job->group->is_deterministic;
+    coll_recorder_add_group(*out);
     return COLL_OK;
 }
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coll_agent.h"
+#include "coll_recorder.h"
 #include "rendezvous/base/clock.h"
 
 struct coll_work {
@@ -24,6 +24,7 @@ struct coll_work {
     size_t nops;
     size_t left; /* not done yet */
     uint64_t ticket; /* in the recorder */
+    uint64_t entered_ns;
     pthread_mutex_t lock;
     pthread_cond_t done;
     bool is_done;
@@ -74,8 +75,7 @@ static void finish(struct coll_work *w)
     bool is_given_back;
 
     if (w->nops > 0)
-        recorder_finish(
-            coll_agent_recorder(), w->ticket, w->status, clock_now_ns());
+        coll_recorder_finish(w->ticket, w->status, w->entered_ns);
     pthread_mutex_lock(&w->lock);
     w->is_done = true;
     then = w->then;
@@ -266,7 +266,8 @@ void coll_work_post(coll_work_t *w, const struct coll_call *call)
         finish(w);
         return;
     }
-    w->ticket = coll_group_record(g, call);
+    w->entered_ns = clock_now_ns();
+    w->ticket = coll_recorder_enter(g, call, w->entered_ns);
     atomic_fetch_add(&g->messages, 1);
     p2p_post(g->p2p, w->list, w->nops);
 }

@@ -896,6 +896,27 @@ COLL_API coll_status_t coll_record_error(const char *message);
  */
 COLL_API coll_status_t coll_install_crash_handler(void);
 
+/*
+ * Writes what this rank's recorder holds, its last 64 calls, to a descriptor:
+ * oldest first, one JSON object in a line,
+ *
+ *     {"group": 0, "ranks": null, "seq": 17, "kind": "all_reduce",
+ *      "dtype": "float32", "op": "sum", "count": 1024, "root": null,
+ *      "entered_ns": 5017000123, "finished_ns": null, "status": null}
+ *
+ * without the line break in the middle. group is 0 for the default group, else
+ * a number of the group's own, and ranks are its ranks ("0-2,7") as far as
+ * there is room. seq is 0 for calls without a number, such as coll_init. Times
+ * are of CLOCK_MONOTONIC, that of a successful end is of the kernel's tick.
+ * While a call has not ended finished_ns and status (0 or an error) are null.
+ *
+ * Any thread may call it at any time, while another one waits in an operation,
+ * before coll_init() (there is nothing to write) and after coll_destroy(), too;
+ * not a signal handler. It writes as write() does: a reader that is slow is
+ * waited for. COLL_ERR_SYSTEM if the descriptor takes no more.
+ */
+COLL_API coll_status_t coll_recorder_dump(int fd);
+
 #ifdef __cplusplus
 }
 #endif
