@@ -33,12 +33,14 @@ static uint64_t random_bits(void)
 
 static bool is_float(coll_dtype_t dtype)
 {
-    return dtype <= COLL_FLOAT8_E5M2;
+    return dtype <= COLL_FLOAT64 ||
+           (dtype >= COLL_FLOAT16 && dtype <= COLL_FLOAT8_E5M2);
 }
 
 static bool is_signed(coll_dtype_t dtype)
 {
-    return dtype >= COLL_INT8 && dtype <= COLL_INT64;
+    return dtype == COLL_INT8 || dtype == COLL_INT16 ||
+           dtype == COLL_INT32 || dtype == COLL_INT64;
 }
 
 /* The bits of a type's exponent and mantissa, and the only NaN that a kernel

@@ -136,14 +136,14 @@ COLL_API const char *coll_last_error(void);
 #define COLL_DTYPE_MAP(X)                                                      \
     X(COLL_FLOAT32, "float32", 4)                                              \
     X(COLL_FLOAT64, "float64", 8)                                              \
+    X(COLL_INT32, "int32", 4)                                                  \
+    X(COLL_INT64, "int64", 8)                                                  \
     X(COLL_FLOAT16, "float16", 2)                                              \
     X(COLL_BFLOAT16, "bfloat16", 2)                                            \
     X(COLL_FLOAT8_E4M3, "float8_e4m3", 1)                                      \
     X(COLL_FLOAT8_E5M2, "float8_e5m2", 1)                                      \
     X(COLL_INT8, "int8", 1)                                                    \
     X(COLL_INT16, "int16", 2)                                                  \
-    X(COLL_INT32, "int32", 4)                                                  \
-    X(COLL_INT64, "int64", 8)                                                  \
     X(COLL_UINT8, "uint8", 1)                                                  \
     X(COLL_UINT16, "uint16", 2)                                                \
     X(COLL_UINT32, "uint32", 4)                                                \

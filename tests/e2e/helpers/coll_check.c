@@ -23,6 +23,8 @@ static void set(void *buf, size_t i, coll_dtype_t dtype, int64_t value)
     case COLL_INT64:
         ((int64_t *)buf)[i] = value;
         return;
+    default:
+        return; /* not used here */
     }
 }
 
@@ -37,8 +39,9 @@ static int64_t get(const void *buf, size_t i, coll_dtype_t dtype)
         return ((const int32_t *)buf)[i];
     case COLL_INT64:
         return ((const int64_t *)buf)[i];
+    default:
+        return 0;
     }
-    return 0;
 }
 
 static int64_t value_of(int rank, size_t i)
@@ -61,10 +64,9 @@ static int64_t expected(size_t i, int size, coll_op_t op)
         return first;
     case COLL_MAX:
         return last;
-    case COLL_PRODUCT:
-        break;
+    default:
+        return 0; /* value_of() is not used for products */
     }
-    return 0; /* value_of() is not used for products */
 }
 
 static int failed(const char *what)
