@@ -31,15 +31,6 @@ static bool has_avx2(void)
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx2") && has_f16c();
 }
-
-static bool has_avx512(void)
-{
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512f") &&
-           __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl") && has_f16c();
-}
 #endif
 
 /* The best one last. */
@@ -50,7 +41,6 @@ static const struct {
     {&kernel_set_base, has_base},
 #ifdef __x86_64__
     {&kernel_set_avx2, has_avx2},
-    {&kernel_set_avx512, has_avx512},
 #endif
 };
 

@@ -22,8 +22,14 @@
  */
 #include <stdint.h>
 #include <string.h>
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
 
 #include "kernel_set.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+    "the first of two elements is the lower half of an integer");
 
 #define INLINE static inline __attribute__((always_inline, unused))
 #define VECTOR(type, bytes) type __attribute__((vector_size(bytes)))
@@ -334,35 +340,29 @@ INLINE u32_v small_encode(f32_v value, struct small s)
 DEFINE_SMALL_8(e4m3)
 DEFINE_SMALL_8(e5m2)
 
-#if HAS_F16C
-/* One vector for half of one, since there are instructions for just that. */
+#if HAS_F16C || defined(__aarch64__)
+/* There are instructions for half a vector of them. */
 typedef VECTOR(uint16_t, VECTOR_BYTES / 2) f16_p;
-
 #define F16_VECTOR f32
 
-#if VECTOR_BYTES == 64
 INLINE f32_v decode_f16(f16_p packed)
 {
-    return (f32_v)_mm512_cvtph_ps((__m256i)packed);
-}
-
-INLINE f16_p encode_f16(f32_v value)
-{
-    return (f16_p)_mm512_cvtps_ph(
-        (__m512)encode_f32(value), _MM_FROUND_TO_NEAREST_INT);
-}
-#else
-INLINE f32_v decode_f16(f16_p packed)
-{
+#if HAS_F16C
     return (f32_v)_mm256_cvtph_ps((__m128i)packed);
+#else
+    return (f32_v)vcvt_f32_f16((float16x4_t)packed);
+#endif
 }
 
 INLINE f16_p encode_f16(f32_v value)
 {
-    return (f16_p)_mm256_cvtps_ph(
-        (__m256)encode_f32(value), _MM_FROUND_TO_NEAREST_INT);
-}
+    value = encode_f32(value);
+#if HAS_F16C
+    return (f16_p)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT);
+#else
+    return (f16_p)vcvt_f16_f32((float32x4_t)value);
 #endif
+}
 #else
 typedef u16_v f16_p;
 #define F16_VECTOR f32x2

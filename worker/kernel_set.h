@@ -21,7 +21,6 @@ struct kernel_set {
 extern const struct kernel_set kernel_set_base;
 #ifdef __x86_64__
 extern const struct kernel_set kernel_set_avx2;
-extern const struct kernel_set kernel_set_avx512;
 #endif
 
 /* x without its fraction, in two's complement; what 64 bits cannot hold
