@@ -360,6 +360,20 @@ static void report_end(struct agent *a,
     free(workers);
 }
 
+/* What a round that is followed by another one hung in: its recorders go. */
+static void log_collective(struct agent *a, const struct report_input *in)
+{
+    const char *line = in->collective;
+
+    (void)a;
+    while (line[0] != '\0') {
+        int len = (int)strcspn(line, "\n");
+
+        log_warn("agent", "%.*s", len, line);
+        line += len + (line[len] == '\n');
+    }
+}
+
 /* uv_stop() ends one uv_run(), and there are several while workers are being
  * started. */
 static void end_loop(struct agent *a)
@@ -706,6 +720,7 @@ static void tell_verdict(struct agent *a, const struct node_msg *msg)
             "rank %d (host %s) failed first: %s; restart %d of %d%s", msg->rank,
             msg->host, msg->text, msg->restart_count, a->job->max_restarts,
             when);
+    report_end(a, log_collective);
 }
 
 static void on_part_tell(void *arg, const struct node_msg *msg)
@@ -829,6 +844,7 @@ static void end_round(struct agent *a)
         "rank %d (local rank %d, pid %d) failed: %s; restart %d of %d%s", rank,
         rank, (int)a->life.workers[rank].pid, how, a->restarts.count,
         a->job->max_restarts, when);
+    report_end(a, log_collective);
     uv_update_time(&a->loop);
     uv_timer_start(&a->restart_timer, on_restart_timer, delay_ms, 0);
 }

@@ -265,8 +265,8 @@ static enum place place_without(
     return has_any || c->is_complete ? PLACE_ABSENT : PLACE_ELSEWHERE;
 }
 
-/* Who comes when others have given up is the one they waited for, if they did
- * so for their patience: else a third one has failed meanwhile. */
+/* Who comes when others have given up is the one they waited for, whatever
+ * becomes of it, if their time was over: else a third one has failed. */
 static void find_late(struct verdict *v)
 {
     struct operation *op = &v->op;
@@ -278,7 +278,7 @@ static void find_late(struct verdict *v)
             first = op->at[i];
     op->has_timed_out = first != NULL && first->status == RECORDER_TIMEOUT;
     for (int i = 0; first != NULL && i < v->in->nranks; i++)
-        if ((op->places[i] == PLACE_FAILED || op->places[i] == PLACE_WAITS) &&
+        if (op->at[i] != NULL && op->places[i] != PLACE_OUTSIDE &&
             op->at[i]->entered_ns > first->finished_ns)
             op->places[i] = PLACE_LATE;
 }

@@ -57,7 +57,9 @@ static void parse(const uint8_t *data, size_t size)
 static void read_recorder(const uint8_t *data, size_t size)
 {
     struct recorder *r = aligned_alloc(64, sizeof(*r));
-    char text[40];
+    struct recorder_seen seen[RECORDER_ENTRIES];
+    char text[40], ranks[RECORDER_RANKS_LEN];
+    uint32_t n;
 
     if (r == NULL)
         return;
@@ -65,6 +67,13 @@ static void read_recorder(const uint8_t *data, size_t size)
     memcpy(r, data, size < sizeof(*r) ? size : sizeof(*r));
     if (recorder_last_text(r, text, sizeof(text)))
         assert(can_be_shown(text, sizeof(text)));
+    for (size_t i = recorder_read(r, seen); i-- > 0;) {
+        assert(can_be_shown(seen[i].kind, sizeof(seen[i].kind)));
+        assert(can_be_shown(seen[i].dtype, sizeof(seen[i].dtype)));
+        assert(can_be_shown(seen[i].op, sizeof(seen[i].op)));
+        if (recorder_find_group(r, seen[i].group, ranks, &n))
+            assert(n > 0 && can_be_shown(ranks, sizeof(ranks)));
+    }
     free(r);
 }
 

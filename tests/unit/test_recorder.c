@@ -1,5 +1,6 @@
 /* The recorder: what is read is what was written, or nothing. */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,7 +106,7 @@ START_TEST(an_unknown_kind_is_a_number)
     recorder_enter(
         r, &(struct recorder_call){
                .seq = 1, .count = 7, .kind = 200, .dtype = RECORDER_NAMES - 1});
-    assert_last("200 #1 of 7 31, not finished");
+    assert_last("200 #1 of 7 63, not finished");
 }
 END_TEST
 
@@ -113,11 +114,115 @@ START_TEST(names_are_cut_and_cleaned)
 {
     recorder_set_name(r->kinds, 1, "a_name_that_is_longer_than_fits");
     enter(1);
-    assert_last("a_name_that_is_ #1 of 1024 float32, not finished");
+    assert_last("a_name_that_is_longer_t #1 of 1024 float32, not finished");
     memset(r->kinds[1], '\n', RECORDER_NAME_LEN); /* no NUL either */
-    assert_last("??????????????? #1 of 1024 float32, not finished");
+    assert_last("??????????????????????? #1 of 1024 float32, not finished");
+    recorder_set_name(r->kinds, 1, "a\"b\\c");
+    assert_last("a?b?c #1 of 1024 float32, not finished");
     recorder_set_name(r->kinds, RECORDER_NAMES, "beyond");
     ck_assert_str_eq(r->dtypes[0], "");
+}
+END_TEST
+
+START_TEST(the_calls_are_read_in_order)
+{
+    struct recorder_seen seen[RECORDER_ENTRIES];
+
+    ck_assert_uint_eq(recorder_read(r, seen), 0);
+    recorder_enter(
+        r, &(struct recorder_call){
+               .now_ns = 4, .kind = RECORDER_INIT, .root = RECORDER_NO_ROOT});
+    recorder_finish(r,
+        recorder_enter(r, &(struct recorder_call){.seq = 2,
+                              .count = 3,
+                              .now_ns = 5,
+                              .group = 6,
+                              .root = 1,
+                              .kind = 2,
+                              .op = 4}),
+        -7, 9);
+    ck_assert_uint_eq(recorder_read(r, seen), 2);
+    ck_assert(seen[0].is_init && !seen[0].is_finished);
+    ck_assert_int_eq(seen[0].root, RECORDER_NO_ROOT);
+    ck_assert(!seen[1].is_init && seen[1].is_finished);
+    ck_assert_uint_eq(seen[1].ticket, 2);
+    ck_assert_uint_eq(seen[1].seq, 2);
+    ck_assert_uint_eq(seen[1].count, 3);
+    ck_assert_uint_eq(seen[1].entered_ns, 5);
+    ck_assert_uint_eq(seen[1].finished_ns, 9);
+    ck_assert_uint_eq(seen[1].group, 6);
+    ck_assert_int_eq(seen[1].root, 1);
+    ck_assert_int_eq(seen[1].status, -7);
+    ck_assert_str_eq(seen[1].kind, "barrier");
+    ck_assert_str_eq(seen[1].dtype, "");
+    ck_assert_str_eq(seen[1].op, "4");
+    for (uint64_t seq = 1; seq <= RECORDER_ENTRIES; seq++)
+        enter(seq);
+    ck_assert_uint_eq(recorder_read(r, seen), RECORDER_ENTRIES);
+    for (uint64_t i = 0; i < RECORDER_ENTRIES; i++)
+        ck_assert_uint_eq(seen[i].seq, i + 1);
+}
+END_TEST
+
+static void assert_group(uint32_t id, const char *want)
+{
+    char text[RECORDER_RANKS_LEN + 32];
+
+    recorder_group_text(r, id, text, sizeof(text));
+    ck_assert_str_eq(text, want);
+}
+
+START_TEST(groups_are_known_by_their_ranks)
+{
+    char ranks[RECORDER_RANKS_LEN];
+    uint32_t size;
+
+    assert_group(0, "default group");
+    assert_group(7, "group 7");
+    recorder_add_group(r, 7, 3, "0,2-3");
+    assert_group(7, "group of ranks 0,2-3");
+    ck_assert(recorder_find_group(r, 7, ranks, &size));
+    ck_assert_uint_eq(size, 3);
+    recorder_enter(r, &(struct recorder_call){.seq = 3, .kind = 2, .group = 7});
+    assert_last("barrier #3 in group of ranks 0,2-3, not finished");
+    recorder_add_group(r, 7, 2, "4-5"); /* in the same place */
+    assert_group(7, "group of ranks 4-5");
+    ck_assert_uint_eq(atomic_load(&r->ngroups), 1);
+    ck_assert(!recorder_find_group(r, 8, ranks, &size));
+}
+END_TEST
+
+START_TEST(the_table_keeps_the_last_groups)
+{
+    char text[32];
+
+    for (uint32_t id = 1; id <= RECORDER_GROUPS + 1; id++) {
+        snprintf(text, sizeof(text), "%u", id);
+        recorder_add_group(r, id, 1, text);
+    }
+    assert_group(1, "group 1");
+    assert_group(2, "group of ranks 2");
+    assert_group(RECORDER_GROUPS + 1, "group of ranks 33");
+}
+END_TEST
+
+START_TEST(a_list_of_ranks_is_cut_and_cleaned)
+{
+    char text[2 * RECORDER_RANKS_LEN], ranks[RECORDER_RANKS_LEN];
+    uint32_t size;
+
+    memset(text, '1', sizeof(text));
+    text[sizeof(text) - 1] = '\0';
+    recorder_add_group(r, 1, 9, text);
+    ck_assert(recorder_find_group(r, 1, ranks, &size));
+    ck_assert_uint_eq(strlen(ranks), RECORDER_RANKS_LEN - 1);
+    recorder_add_group(r, 1, 9, "0\x1b\"1");
+    assert_group(1, "group of ranks 0??1");
+    /* No NUL either. */
+    for (size_t i = 0; i < RECORDER_RANKS_LEN / 8; i++)
+        atomic_store(&r->groups[0].ranks[i], 0x3131313131313131);
+    ck_assert(recorder_find_group(r, 1, ranks, &size));
+    ck_assert_uint_eq(strlen(ranks), RECORDER_RANKS_LEN - 1);
 }
 END_TEST
 
@@ -218,6 +323,10 @@ int main(void)
     tcase_add_test(tcase, a_torn_entry_is_passed_over);
     tcase_add_test(tcase, an_unknown_kind_is_a_number);
     tcase_add_test(tcase, names_are_cut_and_cleaned);
+    tcase_add_test(tcase, the_calls_are_read_in_order);
+    tcase_add_test(tcase, groups_are_known_by_their_ranks);
+    tcase_add_test(tcase, the_table_keeps_the_last_groups);
+    tcase_add_test(tcase, a_list_of_ranks_is_cut_and_cleaned);
     tcase_add_loop_test(tcase, garbage_is_read_without_harm, 0, 200);
     tcase_add_test(tcase, another_layout_is_not_valid);
     tcase_add_test(tcase, a_reader_sees_whole_entries);

@@ -116,6 +116,20 @@ START_TEST(stop_from_outside_is_no_failure_of_a_rank)
 }
 END_TEST
 
+START_TEST(what_hung_is_told_after_a_stop)
+{
+    lc.stop_signal = SIGINT;
+    in.collective = "rank 2 never entered barrier #1\nranks 0-1 waited\n";
+    for (int i = 0; i < NWORKERS; i++)
+        set(i, LC_OUT_STOPPED, SIGINT, SIGINT);
+    says("crun: train was stopped by SIGINT sent to crun\n"
+         "  collective: rank 2 never entered barrier #1\n"
+         "  collective: ranks 0-1 waited\n"
+         "crun:   ranks 0-7: stopped by crun with SIGINT: signal 2 "
+         "(SIGINT)\n");
+}
+END_TEST
+
 START_TEST(failed_exec_names_the_reason)
 {
     lc.first_failure = 0;
@@ -259,6 +273,7 @@ START_TEST(failures_come_in_order_then_who_ended_on_account_of_them)
     set(6, LC_OUT_COLLATERAL, 1 << 8, 0);
     workers[6].collateral = "all_reduce: rank 2 died";
     workers[2].last_call = "barrier #3, not finished";
+    in.collective = "rank 2 ended within barrier #3\n";
     in.oom_kills = 2;
     ck_assert_int_eq(report_write(&in, &text), 0);
     ck_assert_int_eq(buf_append(&text, "", 1), 0);
@@ -269,6 +284,8 @@ START_TEST(failures_come_in_order_then_who_ended_on_account_of_them)
     at = strstr(at, "  traceback : Signal 9 (SIGKILL) received by PID 102\n"
                     "  last call : barrier #3, not finished\n"
                     "  hint      : out of memory: the kernel killed 2 ");
+    ck_assert_ptr_nonnull(at);
+    at = strstr(at, "  collective: rank 2 ended within barrier #3\n");
     ck_assert_ptr_nonnull(at);
     at = strstr(at, "rank 5 (local rank 5, pid 105) failed too: exit code 4\n");
     ck_assert_ptr_nonnull(at);
@@ -465,17 +482,21 @@ END_TEST
 START_TEST(json_has_every_worker_and_replaces_the_file)
 {
     struct err e;
-    json_t *root;
+    json_t *root, *list;
 
     lc.first_failure = 2;
     set(2, LC_OUT_FAILED, SIGKILL, 0);
     set(1, LC_OUT_STOPPED, SIGTERM, SIGTERM);
     in.title = "caf\xe9"; /* not UTF-8 */
     write_error_file("old");
+    in.collective = "first\nsecond\n";
     ck_assert_int_eq(report_write_json(&in, path, &e), 0);
     root = json_load_file(path, 0, NULL);
     ck_assert_ptr_nonnull(root);
     ck_assert_str_eq(json_string_value(json_object_get(root, "title")), "caf?");
+    list = json_object_get(root, "collective");
+    ck_assert_uint_eq(json_array_size(list), 2);
+    ck_assert_str_eq(json_string_value(json_array_get(list, 1)), "second");
     ck_assert_uint_eq(
         json_array_size(json_object_get(root, "workers")), NWORKERS);
     ck_assert_int_eq(json_integer_value(json_object_get(
@@ -567,6 +588,7 @@ int main(void)
     tcase_add_test(t, success_says_nothing);
     tcase_add_test(t, first_failure_comes_first_and_equal_ends_share_a_line);
     tcase_add_test(t, stop_from_outside_is_no_failure_of_a_rank);
+    tcase_add_test(t, what_hung_is_told_after_a_stop);
     tcase_add_test(t, failed_exec_names_the_reason);
     tcase_add_loop_test(t, error_file_is_shown_whatever_it_holds, 0,
         sizeof(error_files) / sizeof(error_files[0]));

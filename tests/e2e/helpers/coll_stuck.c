@@ -5,7 +5,7 @@
  * it: it calls coll_init() never (init), or the all_reduce never (sleep) or
  * when the others have given up (late), and says first what its recorder
  * holds (dump). The others print a line before they enter, and the error. They
- * exit with status 3.
+ * exit with status 3, or wait to be stopped (late).
  */
 #include <collective.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { COUNT = 1024 };
+enum { COUNT = 1024, WAIT_MS = 60000 };
 
 static void sleep_for_ever(void)
 {
@@ -21,14 +21,39 @@ static void sleep_for_ever(void)
         pause();
 }
 
+static void store_key(char *key, size_t size, int rank)
+{
+    snprintf(key, size, "gave up/%d", rank);
+}
+
+static void say_over(int rank)
+{
+    char key[32];
+
+    store_key(key, sizeof(key), rank);
+    coll_store_set(coll_default_store(), key, "", 0);
+}
+
+static void wait_for_others(int rank)
+{
+    for (int r = 0; r < coll_world_size(NULL); r++) {
+        char text[32];
+        const char *key = text;
+
+        store_key(text, sizeof(text), r);
+        if (r != rank)
+            coll_store_wait(coll_default_store(), &key, 1, WAIT_MS);
+    }
+}
+
 /* The victim. */
-static void hang(const char *how)
+static void hang(const char *how, int rank)
 {
     if (strcmp(how, "dump") == 0 &&
         coll_recorder_dump(STDOUT_FILENO) != COLL_OK)
         printf("%s\n", coll_last_error());
     if (strcmp(how, "late") == 0)
-        sleep(3);
+        wait_for_others(rank);
     else
         sleep_for_ever();
 }
@@ -42,15 +67,17 @@ static int run(const char *how, int victim)
         if (coll_broadcast(x, 3, COLL_FLOAT32, 1, NULL) != COLL_OK)
             return 4;
     if (rank == victim)
-        hang(how);
+        hang(how, rank);
     printf("rank %d enters\n", rank);
     fflush(stdout);
     if (coll_all_reduce(x, x, COUNT, COLL_FLOAT32, COLL_SUM, NULL) == COLL_OK)
         return 0;
     printf("rank %d: %s\n", rank, coll_last_error());
     fflush(stdout);
-    if (strcmp(how, "late") == 0)
-        sleep_for_ever(); /* until the last one has come */
+    if (strcmp(how, "late") == 0) {
+        say_over(rank);
+        sleep_for_ever();
+    }
     return 3;
 }
 
