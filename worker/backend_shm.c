@@ -23,6 +23,15 @@ static void release(struct shm_state *s)
         shm_drop_peer(s, r);
     if (s->epoll >= 0)
         close(s->epoll);
+    for (int l = 0; l < SHM_LANES; l++) {
+        int *pipes = s->inboxes[l].pipes;
+
+        for (int r = 0; pipes != NULL && r < s->size; r++)
+            if (pipes[r] >= 0)
+                close(pipes[r]);
+        free(pipes);
+    }
+    pthread_mutex_destroy(&s->lock);
     free(s->peers);
     free(s->set);
     free(s);
@@ -56,6 +65,7 @@ static coll_status_t shm_create(
 
     if (s == NULL)
         goto fail_memory;
+    pthread_mutex_init(&s->lock, NULL);
     s->rank = g->rank;
     s->size = g->size;
     s->names = g->names;
@@ -66,6 +76,14 @@ static coll_status_t shm_create(
         goto fail_memory;
     for (int r = 0; r < s->size; r++)
         s->peers[r] = (struct shm_peer){.link = -1, .pidfd = -1};
+    for (int l = 0; l < SHM_LANES; l++) {
+        s->inboxes[l].wake_fd = -1;
+        s->inboxes[l].pipes = malloc(size * sizeof(*s->inboxes[l].pipes));
+        if (s->inboxes[l].pipes == NULL)
+            goto fail_memory;
+        for (int r = 0; r < s->size; r++)
+            s->inboxes[l].pipes[r] = -1;
+    }
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (s->epoll < 0) {
         status = coll_fail(

@@ -157,8 +157,10 @@ coll_status_t coll_group_fail(struct coll_group *g, coll_status_t status)
         atomic_store_explicit(&g->failure, status, memory_order_release);
     }
     pthread_mutex_unlock(&g->lock);
-    if (is_first)
+    if (is_first) {
         coll_agent_note_failure(status);
+        p2p_fail(g->p2p, status);
+    }
     return status;
 }
 
@@ -275,8 +277,6 @@ coll_status_t coll_abort(coll_group_t *group)
     atomic_store(&g->is_aborted, true);
     coll_group_give_up(g, COLL_ERR_ABORTED);
     g->backend->wake(g);
-    if (g->p2p != NULL)
-        p2p_wake(g->p2p);
     return COLL_OK;
 }
 

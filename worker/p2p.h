@@ -40,7 +40,15 @@ struct p2p_op {
     bool is_done; /* read it with p2p_is_done() */
     coll_status_t status;
     int source; /* a receive: who sent it */
-    struct p2p_op *next; /* the engine's */
+
+    /* The engine's. */
+    struct p2p_op *next; /* in a queue */
+    struct p2p_op *after, **before; /* among all that are not done */
+    size_t bytes;
+    size_t moved; /* of them */
+    uint64_t number; /* in the order of posting */
+    uint64_t from; /* in the sender's memory */
+    uint32_t id;
 };
 
 /* With the group's back end made. Threads and connections come with the first
@@ -68,12 +76,13 @@ bool p2p_is_done(struct p2p *p, struct p2p_op *op);
 /* From now on a thread moves messages while nobody waits. */
 coll_status_t p2p_start_thread(struct p2p *p);
 
-/* Fails everything with the calling thread's sentence, and tells the others:
- * the group has failed. */
+/* The group has failed with the calling thread's error sentence, which every
+ * rank knows or will be told: fails what is not done, and what comes later.
+ * From any thread; p may be NULL. */
 void p2p_fail(struct p2p *p, coll_status_t status);
 
-/* Has those who wait look at the group's is_aborted. From any thread. */
-void p2p_wake(struct p2p *p);
+/* COLL_OK, or fails as everything does since it has failed. p may be NULL. */
+coll_status_t p2p_failure(struct p2p *p);
 
 /* Post and wait, for the steps of a collective: up to the call's deadline. A
  * time-out is the group's failure. */

@@ -176,6 +176,8 @@ static coll_status_t on_message(struct boot *b, struct shm_event *ev)
         return boot_fail_late(b, msg->timeout_ms, "");
     case SHM_JOIN:
     case SHM_HELLO:
+    case SHM_PIPE:
+    case SHM_WAKE:
         break;
     }
     if (ev->fd >= 0)

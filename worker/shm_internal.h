@@ -15,14 +15,18 @@
  * was written for tick t is safe until its writer prepares tick t + 2, which
  * is when the slot comes round again.
  *
- * Beside the segment each pair of ranks keeps a connected socket on which
- * nothing is sent after set-up: its end of file is the peer's death. A process
+ * Beside the segment each pair of ranks keeps a connected socket, over which
+ * little is sent after set-up: its end of file is the peer's death. A process
  * that a peer has forked may hold the socket open, so a pidfd of the peer is
  * watched along with it.
+ *
+ * Operations run on one thread at a time, messages between two ranks (p2p.h)
+ * on another: what comes over the sockets is taken in under a lock.
  */
 #ifndef COLL_SHM_INTERNAL_H
 #define COLL_SHM_INTERNAL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 
@@ -33,7 +37,7 @@
  * makes every run cross it. */
 #define SHM_FIRST_TICK ((uint32_t)-16)
 
-/* Written by its own rank only, but for sleepers. */
+/* Written by its own rank only, but for sleepers, asleep and pipes. */
 struct shm_control {
     _Alignas(128) _Atomic uint32_t tick; /* futex */
     _Atomic uint32_t sleepers; /* ranks asleep on tick */
@@ -41,7 +45,11 @@ struct shm_control {
     _Atomic uint32_t failure; /* 0, or minus the coll_status_t and flags */
     struct coll_signature signature[2]; /* of the call, by tick parity */
     uint64_t left_after_seq; /* valid once has_left is set */
-    char failure_text[440]; /* valid once failure is set */
+    /* Lanes, as bits, that wait for messages in epoll_wait(): who has some
+     * clears the bit and sends a SHM_WAKE. */
+    _Atomic uint32_t asleep;
+    _Atomic uint32_t pipes; /* SHM_PIPEs sent to this rank so far */
+    char failure_text[432]; /* valid once failure is set */
 };
 
 /* Flag in failure: the text is another rank's, or names the one at fault. */
@@ -65,7 +73,17 @@ struct shm_peer {
     int link; /* socket; -1 for this rank and for those lost or not met yet */
     int pidfd; /* -1 likewise, and where the kernel has none */
     pid_t pid; /* as seen from here; 0 if invisible */
-    bool is_lost; /* it is known to have ended, or has given up */
+    _Atomic bool is_lost; /* it is known to have ended, or has given up */
+};
+
+/* Who exchanges messages over the links of a group: the group, and a larger
+ * one whose ranks of this node it is. */
+enum shm_lane { SHM_LANE_OWN, SHM_LANE_OUTER, SHM_LANES };
+
+/* What came for a lane, until it is taken. Guarded by the lock. */
+struct shm_inbox {
+    int *pipes; /* [size] the descriptors of SHM_PIPEs, or -1 */
+    int wake_fd; /* an eventfd that SHM_WAKE is passed on to, or -1 */
 };
 
 struct shm_state {
@@ -79,10 +97,13 @@ struct shm_state {
     size_t result_bytes; /* room behind it for a share of the result */
     uint32_t tick; /* the last one this rank has published */
     bool may_spin; /* every rank has a CPU of its own */
-    bool is_relaying; /* the failure of this rank is one of another */
+    _Atomic bool is_relaying; /* the failure of this rank is another's */
     int epoll; /* every link and pidfd, so that a look is one call */
     uint64_t verdict_ns; /* 0, or when to wait no longer; see below */
+    /* Of the peers' sockets, the inboxes, and the own failure. */
+    pthread_mutex_t lock;
     struct shm_peer *peers; /* [size] */
+    struct shm_inbox inboxes[SHM_LANES];
     bool *set; /* [size] scratch for error texts */
     /* NULL, or what else can end the wait of an operation; asked in slices. */
     coll_status_t (*watch_cb)(void *arg, const struct coll_call *call);
@@ -111,13 +132,15 @@ static inline char *shm_slot(const struct shm_state *s, int rank, uint32_t tick)
 /* Digits of a random name or token. */
 #define SHM_NAME_BYTES 32
 
-/* What is said over the sockets while a group is made. */
+/* What is said over the sockets, most of it while a group is made. */
 enum shm_message_kind {
     SHM_JOIN, /* to rank 0: rank, world_size, name of the own socket */
     SHM_WELCOME, /* from rank 0: you are counted, wait */
     SHM_SEGMENT, /* from rank 0, with the descriptor: token */
     SHM_HELLO, /* among the others: rank, token */
     SHM_FAILURE, /* there will be no group: status, timeout_ms, text */
+    SHM_PIPE, /* with the descriptor of a pipe's memory: lane */
+    SHM_WAKE, /* look at the pipes: lane, or SHM_LANES for a failure */
 };
 
 struct shm_message {
@@ -126,7 +149,7 @@ struct shm_message {
     int32_t rank;
     int32_t world_size;
     int32_t status;
-    int32_t unused;
+    uint32_t lane;
     int64_t timeout_ms;
     char name[SHM_NAME_BYTES];
     char token[SHM_NAME_BYTES];
@@ -191,6 +214,29 @@ int shm_receive(int fd, struct shm_message *msg, int *descriptor);
 /* Notes the peers that have ended, and what they said before. */
 void shm_look_for_deaths(struct shm_state *s);
 
+/* The same without the peers of which only /proc can tell; lane: the one that
+ * looks, and need not be woken. From any thread. */
+void shm_look(struct shm_state *s, enum shm_lane lane);
+
+/* Whether a peer has ended, asked of the kernel now. From any thread. */
+bool shm_has_ended(struct shm_state *s, int rank);
+
+/* Hands the memory of a pipe to a rank: 0 or a negative errno, -EAGAIN: not
+ * now. Does not take fd. From any thread. */
+int shm_send_pipe(
+    struct shm_state *s, int rank, enum shm_lane lane, int descriptor);
+
+/* The pipe that a rank has sent, the caller's, or -1. From any thread. */
+int shm_take_pipe(struct shm_state *s, int rank, enum shm_lane lane);
+
+/* Where SHM_WAKE is passed on to if another thread than the sleeper takes it
+ * in: an eventfd, or -1. From any thread. */
+void shm_set_wake_fd(struct shm_state *s, enum shm_lane lane, int fd);
+
+/* Ends a rank's sleep in a lane, if it sleeps. After what it waits for has
+ * been stored with memory_order_seq_cst. From any thread. */
+void shm_wake(struct shm_state *s, int rank, enum shm_lane lane);
+
 /* --- shm_segment.c: the shared memory ----------------------------------- */
 
 /* Rank 0: creates and maps it, with the names that shm_segment_names()
@@ -232,7 +278,8 @@ coll_status_t shm_next_tick(
 void shm_announce_failure(
     struct shm_state *s, coll_status_t status, uint32_t flags);
 
-/* Notes why a rank gives up that cannot say so itself. */
+/* Notes why a rank gives up that cannot say so itself. Only the first reason
+ * of a rank counts. */
 void shm_note_failure(
     struct shm_state *s, int rank, uint32_t failure, const char *text);
 
@@ -256,6 +303,10 @@ coll_status_t shm_fail_with(struct shm_state *s, int rank, bool is_behind);
  * s->epoll readable. */
 coll_status_t shm_check_alive(
     struct shm_state *s, const struct coll_call *call);
+
+/* Fails because a rank has died. */
+coll_status_t shm_fail_dead(
+    const struct shm_state *s, int rank, const struct coll_call *call);
 
 /* Wakes whoever sleeps on any rank's tick. */
 void shm_wake_all(struct shm_state *s);

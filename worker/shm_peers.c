@@ -11,10 +11,12 @@
 #include "shm_internal.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -252,19 +254,61 @@ static bool is_dead_by_proc(pid_t pid)
     return (state == 'Z' || state == 'X') && threads <= 1;
 }
 
-void shm_look_for_deaths(struct shm_state *s)
+/* --- What comes for those who exchange messages -------------------------- */
+
+static void wake_lane(struct shm_state *s, uint32_t lane, enum shm_lane own)
+{
+    for (uint32_t l = 0; l < SHM_LANES; l++)
+        if ((l == lane || lane == SHM_LANES) && l != (uint32_t)own &&
+            s->inboxes[l].wake_fd >= 0)
+            eventfd_write(s->inboxes[l].wake_fd, 1);
+}
+
+/* A second pipe of the same lane would be a fault of the other side. */
+static void take_in(
+    struct shm_state *s, struct shm_event *ev, enum shm_lane own)
+{
+    const struct shm_message *msg = &ev->msg;
+
+    if (msg->kind == SHM_PIPE && msg->lane < SHM_LANES && ev->fd >= 0 &&
+        s->inboxes[msg->lane].pipes[ev->rank] < 0) {
+        s->inboxes[msg->lane].pipes[ev->rank] = ev->fd;
+        ev->fd = -1;
+    } else if (msg->kind == SHM_WAKE) {
+        wake_lane(s, msg->lane, own);
+    } else if (msg->kind == SHM_FAILURE && msg->status < 0) {
+        shm_note_failure(s, ev->rank, (uint32_t)-msg->status, msg->text);
+        wake_lane(s, SHM_LANES, own);
+    }
+    if (ev->fd >= 0)
+        close(ev->fd);
+}
+
+static void look(struct shm_state *s, enum shm_lane own)
 {
     struct shm_event ev;
 
-    /* Every event but one is the last of its kind, so this ends. */
+    /* Every event but one is the last of its kind, and of messages a peer can
+     * send only a few that are not asked for: so this ends. */
     while (shm_next_event(s, 0, &ev) == 0 && ev.kind != SHM_EV_NONE) {
-        if (ev.kind != SHM_EV_MESSAGE)
-            continue;
-        if (ev.fd >= 0)
-            close(ev.fd);
-        if (ev.msg.kind == SHM_FAILURE && ev.msg.status < 0)
-            shm_note_failure(s, ev.rank, (uint32_t)-ev.msg.status, ev.msg.text);
+        if (ev.kind == SHM_EV_MESSAGE)
+            take_in(s, &ev, own);
+        else
+            wake_lane(s, SHM_LANES, own);
     }
+}
+
+void shm_look(struct shm_state *s, enum shm_lane lane)
+{
+    pthread_mutex_lock(&s->lock);
+    look(s, lane);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void shm_look_for_deaths(struct shm_state *s)
+{
+    pthread_mutex_lock(&s->lock);
+    look(s, SHM_LANES);
     for (int r = 0; r < s->size; r++) {
         struct shm_peer *peer = &s->peers[r];
 
@@ -274,4 +318,77 @@ void shm_look_for_deaths(struct shm_state *s)
             peer->is_lost = true;
         }
     }
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool shm_has_ended(struct shm_state *s, int rank)
+{
+    struct shm_peer *peer = &s->peers[rank];
+    bool has_ended;
+
+    pthread_mutex_lock(&s->lock);
+    has_ended = peer->is_lost;
+    if (!has_ended) {
+        struct pollfd p[] = {
+            {.fd = peer->link, .events = POLLRDHUP},
+            {.fd = peer->pidfd, .events = POLLIN},
+        };
+
+        has_ended =
+            (poll(p, 2, 0) > 0 && (p[0].revents | p[1].revents) != 0) ||
+            (peer->pidfd < 0 && peer->pid > 0 && is_dead_by_proc(peer->pid));
+    }
+    pthread_mutex_unlock(&s->lock);
+    return has_ended;
+}
+
+int shm_send_pipe(
+    struct shm_state *s, int rank, enum shm_lane lane, int descriptor)
+{
+    struct shm_message msg = {.kind = SHM_PIPE, .lane = (uint32_t)lane};
+    int link;
+    int rc = -EPIPE;
+
+    pthread_mutex_lock(&s->lock);
+    link = s->peers[rank].link;
+    if (link >= 0)
+        rc = shm_send(link, &msg, descriptor);
+    if (rc == 0)
+        atomic_fetch_add(&s->control[rank].pipes, 1);
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+int shm_take_pipe(struct shm_state *s, int rank, enum shm_lane lane)
+{
+    int fd;
+
+    pthread_mutex_lock(&s->lock);
+    fd = s->inboxes[lane].pipes[rank];
+    s->inboxes[lane].pipes[rank] = -1;
+    pthread_mutex_unlock(&s->lock);
+    return fd;
+}
+
+void shm_set_wake_fd(struct shm_state *s, enum shm_lane lane, int fd)
+{
+    pthread_mutex_lock(&s->lock);
+    s->inboxes[lane].wake_fd = fd;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void shm_wake(struct shm_state *s, int rank, enum shm_lane lane)
+{
+    struct shm_message msg = {.kind = SHM_WAKE, .lane = (uint32_t)lane};
+    _Atomic uint32_t *asleep = &s->control[rank].asleep;
+    uint32_t bit = 1u << lane;
+
+    if ((atomic_load(asleep) & bit) == 0 ||
+        (atomic_fetch_and(asleep, ~bit) & bit) == 0)
+        return;
+    pthread_mutex_lock(&s->lock);
+    /* A full socket has something to read, which wakes as well. */
+    if (s->peers[rank].link >= 0)
+        shm_send(s->peers[rank].link, &msg, -1);
+    pthread_mutex_unlock(&s->lock);
 }

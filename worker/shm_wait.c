@@ -67,6 +67,7 @@ void shm_wake_all(struct shm_state *s)
         futex_wake_all(&s->control[r].tick);
 }
 
+/* Two threads may find a failure at the same time, so only under the lock. */
 void shm_note_failure(
     struct shm_state *s, int rank, uint32_t failure, const char *text)
 {
@@ -75,17 +76,27 @@ void shm_note_failure(
     if (s->control == NULL)
         return;
     c = &s->control[rank];
-    snprintf(c->failure_text, sizeof(c->failure_text), "%s", text);
-    atomic_store_explicit(&c->failure, failure, memory_order_release);
+    if (atomic_load(&c->failure) == 0) {
+        snprintf(c->failure_text, sizeof(c->failure_text), "%s", text);
+        atomic_store(&c->failure, failure);
+    }
     shm_wake_all(s);
 }
 
 void shm_announce_failure(
     struct shm_state *s, coll_status_t status, uint32_t flags)
 {
+    struct shm_message msg = {.kind = SHM_WAKE, .lane = SHM_LANES};
+
     if (s->is_relaying)
         flags |= SHM_IS_RELAYED;
+    pthread_mutex_lock(&s->lock);
     shm_note_failure(s, s->rank, (uint32_t)-status | flags, coll_last_error());
+    /* Who has no group yet does not expect that message. */
+    for (int r = 0; (flags & SHM_HAD_GROUP) != 0 && r < s->size; r++)
+        if (s->peers[r].link >= 0)
+            shm_send(s->peers[r].link, &msg, -1);
+    pthread_mutex_unlock(&s->lock);
 }
 
 bool shm_has_failed(const struct shm_state *s, int rank)
@@ -133,7 +144,7 @@ static coll_status_t fail_timeout(
         coll_call_text(name, sizeof(name), call), late);
 }
 
-static coll_status_t fail_dead(
+coll_status_t shm_fail_dead(
     const struct shm_state *s, int rank, const struct coll_call *call)
 {
     char name[64];
@@ -154,7 +165,7 @@ coll_status_t shm_check_alive(struct shm_state *s, const struct coll_call *call)
         if (shm_has_failed(s, r))
             return shm_fail_with(s, r, true);
         if (s->peers[r].is_lost)
-            return fail_dead(s, r, call);
+            return shm_fail_dead(s, r, call);
     }
     return COLL_OK;
 }
@@ -202,7 +213,7 @@ static coll_status_t check_peers(
                 coll_call_text(name, sizeof(name), call));
         if (!s->peers[r].is_lost || (call == NULL && !shm_may_judge(s, r)))
             continue;
-        return fail_dead(s, r, call);
+        return shm_fail_dead(s, r, call);
     }
     if (!any_is_behind)
         return COLL_OK;

@@ -1,0 +1,593 @@
+/*
+ * Messages between two ranks: the calls of p2p.h, and who moves the bytes.
+ *
+ * All state is under one lock. Whoever waits drives, which is to move what
+ * can be moved for everybody, unless another thread does already; then it
+ * sleeps until an operation is done or nobody drives. A driver that finds
+ * nothing for a while sleeps in epoll_wait(), where all that can happen to it
+ * is to be seen, without the lock.
+ *
+ * The thread of p2p_start_thread() sleeps there when nobody waits, and leaves
+ * the driving to anybody who does. While it is there those who wait longer
+ * sleep as if it drove: only one thread is in epoll_wait() at a time.
+ */
+#include "p2p_internal.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "coll_agent.h"
+#include "coll_ranks.h"
+#include "coll_signature.h"
+#include "rendezvous/base/clock.h"
+
+/* As in shm_wait.c, where the reasons are. */
+#define SPIN_ROUNDS 500
+#define YIELD_NS (100 * 1000ull)
+
+/* How long a driver that always finds something to move may not look for
+ * failures and at the clock, in rounds. */
+#define BUSY_ROUNDS 1024
+
+/* How often somebody may ask in vain before there is a look at failures. */
+#define POLLS_PER_CHECK 1024
+
+/* The longest sleep without a look at the peers, for what wakes nobody. */
+#define SLICE_MS 200
+
+/* What a call waits for. */
+struct target {
+    struct p2p_op *const *list; /* or, if NULL, */
+    struct p2p_op *array;
+    size_t n;
+    size_t done; /* so many of the first are */
+};
+
+static struct p2p_op *op_at(const struct target *t, size_t i)
+{
+    return t->list != NULL ? t->list[i] : &t->array[i];
+}
+
+static bool is_reached(struct target *t)
+{
+    while (t->done < t->n && op_at(t, t->done)->is_done)
+        t->done++;
+    return t->done == t->n;
+}
+
+static void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory");
+#endif
+}
+
+/* Gives the lock back and tells those who want to be called what is done. */
+static void unlock(struct p2p *p)
+{
+    struct p2p_op *op = p->to_report;
+
+    p->to_report = NULL;
+    pthread_mutex_unlock(&p->lock);
+    while (op != NULL) {
+        struct p2p_op *next = op->next; /* after the call it may be gone */
+
+        if (op->status != COLL_OK)
+            coll_fail(op->status, "%s", p->failure_text);
+        op->done_cb(op);
+        op = next;
+    }
+}
+
+/* --- Moving --------------------------------------------------------------- */
+
+/* One round over all ranks. Whether anything has moved. */
+static bool move_all(struct p2p *p)
+{
+    bool has_moved = false;
+
+    if (p->failure != COLL_OK)
+        return false;
+    if (p->shm != NULL)
+        has_moved = p2p_shm_accept(p);
+    for (int i = 0; i < p->active_count; i++)
+        has_moved |= p2p_move(p, p->active[i]);
+    return has_moved;
+}
+
+/* Fails the engine if there is a reason. */
+static void check(struct p2p *p)
+{
+    char name[64];
+
+    if (p->failure != COLL_OK || p->outstanding == NULL)
+        return;
+    if (coll_agent_is_told()) {
+        const struct coll_call call = p2p_call_of(p->outstanding);
+
+        p2p_fail_all(
+            p, coll_agent_fail(coll_call_text(name, sizeof(name), &call)));
+    } else if (p->shm != NULL) {
+        p2p_shm_check(p);
+    }
+}
+
+/* Wakes whoever sleeps for an operation. */
+static void fail(struct p2p *p, coll_status_t status)
+{
+    p2p_fail_all(p, status);
+    if (p->followers > 0)
+        pthread_cond_broadcast(&p->has_changed);
+    if (p->wake_fd >= 0)
+        eventfd_write(p->wake_fd, 1);
+}
+
+/* --- Sleeping ------------------------------------------------------------- */
+
+static int watch(struct p2p *p, int fd)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.fd = fd};
+
+    return epoll_ctl(p->epoll, EPOLL_CTL_ADD, fd, &ev) < 0 ? -errno : 0;
+}
+
+/* What a sleep needs is made at the first one. */
+static void prepare_sleep(struct p2p *p)
+{
+    int rc = 0;
+
+    if (p->epoll >= 0)
+        return;
+    p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    p->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (p->wake_fd < 0 || p->epoll < 0)
+        rc = -errno;
+    if (rc == 0)
+        rc = watch(p, p->wake_fd);
+    if (rc == 0 && p->shm != NULL)
+        rc = watch(p, p->shm->epoll);
+    if (rc < 0) {
+        p2p_fail_all(p,
+            coll_fail(COLL_ERR_SYSTEM, "wait for messages: %s", strerror(-rc)));
+        return;
+    }
+    if (p->shm != NULL)
+        shm_set_wake_fd(p->shm, p->lane, p->wake_fd);
+}
+
+static void arm(struct p2p *p)
+{
+    if (p->shm != NULL)
+        p2p_shm_arm(p);
+}
+
+static void disarm(struct p2p *p)
+{
+    if (p->shm != NULL)
+        p2p_shm_disarm(p);
+}
+
+/* Those whose operation may be done. */
+static void wake_followers(struct p2p *p)
+{
+    if (p->has_finished && p->followers > 0)
+        pthread_cond_broadcast(&p->has_changed);
+    p->has_finished = false;
+}
+
+/* Sleeps without the lock. Before it: arm, and see that nothing moves. */
+static void sleep_in_epoll(struct p2p *p, uint64_t deadline_ns)
+{
+    struct epoll_event events[16];
+    int left_ms = clock_left_ms(deadline_ns);
+    eventfd_t count;
+    int n;
+
+    wake_followers(p);
+    p->is_asleep = true;
+    unlock(p);
+    n = epoll_wait(
+        p->epoll, events, 16, left_ms < SLICE_MS ? left_ms : SLICE_MS);
+    pthread_mutex_lock(&p->lock);
+    p->is_asleep = false;
+    for (int i = 0; i < n; i++) {
+        if (events[i].data.fd == p->wake_fd)
+            eventfd_read(p->wake_fd, &count);
+        else if (p->shm != NULL && events[i].data.fd == p->shm->epoll)
+            shm_look(p->shm, p->lane);
+    }
+}
+
+/* --- Driving -------------------------------------------------------------- */
+
+/* Nothing has moved for a while: sleeps. False: the time is over, or the
+ * thread sleeps there for all. */
+static bool doze(struct p2p *p, struct target *t, uint64_t deadline_ns)
+{
+    prepare_sleep(p);
+    arm(p);
+    if (!move_all(p)) {
+        check(p);
+        if (!is_reached(t)) {
+            if (p->thread_is_polling || clock_now_ns() >= deadline_ns)
+                return false;
+            sleep_in_epoll(p, deadline_ns);
+        }
+    }
+    disarm(p);
+    return true;
+}
+
+/* Moves until the target is reached or doze() says otherwise. */
+static void drive(struct p2p *p, struct target *t, uint64_t deadline_ns)
+{
+    bool may_spin = p->shm != NULL && p->shm->may_spin;
+    int idle = may_spin ? 0 : SPIN_ROUNDS;
+    int busy = 0;
+    uint64_t yield_until = 0;
+
+    p->is_driven = true;
+    if (p->thread_is_polling)
+        disarm(p);
+    for (;;) {
+        bool has_moved = move_all(p);
+
+        if (is_reached(t))
+            break;
+        if (has_moved) {
+            idle = may_spin ? 0 : SPIN_ROUNDS;
+            yield_until = 0;
+            if (++busy % BUSY_ROUNDS != 0)
+                continue;
+            check(p);
+            if (is_reached(t) || clock_now_ns() >= deadline_ns)
+                break;
+        } else if (idle < SPIN_ROUNDS) {
+            idle++;
+            cpu_relax();
+        } else if (yield_until == 0 || clock_now_ns() < yield_until) {
+            if (yield_until == 0)
+                yield_until = clock_now_ns() + YIELD_NS;
+            wake_followers(p);
+            unlock(p);
+            sched_yield();
+            pthread_mutex_lock(&p->lock);
+        } else if (!doze(p, t, deadline_ns)) {
+            break;
+        }
+    }
+    p->is_driven = false;
+}
+
+/* Somebody has to go on, if there is anything left to do. */
+static void leave(struct p2p *p)
+{
+    wake_followers(p);
+    if (p->is_driven || p->outstanding == NULL)
+        return;
+    if (p->thread_is_polling) {
+        arm(p);
+        if (move_all(p))
+            eventfd_write(p->wake_fd, 1);
+        wake_followers(p);
+    } else if (p->followers > 0) {
+        pthread_cond_broadcast(&p->has_changed);
+    } else if (p->thread_is_parked) {
+        pthread_cond_signal(&p->has_work);
+    }
+}
+
+static void post(struct p2p *p, struct p2p_op *op)
+{
+    if (p->failure != COLL_OK) {
+        op->status = p->failure;
+        op->is_done = true;
+        p2p_report(p, op);
+        return;
+    }
+    p2p_start(p, op);
+}
+
+/* After new operations. A driver that is awake sees them by itself. */
+static void move_new(struct p2p *p)
+{
+    if (p->outstanding == NULL || (p->is_driven && !p->is_asleep))
+        return;
+    if (move_all(p) && p->is_driven)
+        eventfd_write(p->wake_fd, 1);
+    leave(p);
+}
+
+static coll_status_t fail_timeout(
+    struct p2p *p, struct target *t, uint64_t since_ns)
+{
+    const struct coll_call call = p2p_call_of(op_at(t, t->done));
+    char name[64];
+    char late[256];
+
+    memset(p->set, 0, (size_t)p->g->size * sizeof(*p->set));
+    for (size_t i = t->done; i < t->n; i++) {
+        const struct p2p_op *op = op_at(t, i);
+        int from = op->is_send ? op->peer : op->source;
+
+        if (op->is_done)
+            continue;
+        for (int r = 0; from == P2P_ANY_SOURCE && r < p->g->size; r++)
+            p->set[r] |= r != p->g->rank;
+        if (from != P2P_ANY_SOURCE)
+            p->set[from] = true;
+    }
+    coll_ranks_text(late, sizeof(late), p->set, p->g->size, p->g->names);
+    return coll_fail(COLL_ERR_TIMEOUT,
+        "timed out after %.1f s in %s waiting for %s",
+        (double)(clock_now_ns() - since_ns) / (double)CLOCK_NS_PER_S,
+        coll_call_text(name, sizeof(name), &call), late);
+}
+
+static void follow(struct p2p *p, uint64_t deadline_ns)
+{
+    struct timespec ts = {
+        .tv_sec = (time_t)(deadline_ns / CLOCK_NS_PER_S),
+        .tv_nsec = (long)(deadline_ns % CLOCK_NS_PER_S),
+    };
+
+    if (p->to_report != NULL) {
+        unlock(p);
+        pthread_mutex_lock(&p->lock);
+        return;
+    }
+    p->followers++;
+    pthread_cond_timedwait(&p->has_changed, &p->lock, &ts);
+    p->followers--;
+}
+
+static coll_status_t wait_for(
+    struct p2p *p, struct target *t, uint64_t deadline_ns)
+{
+    uint64_t since_ns = 0;
+
+    while (!is_reached(t)) {
+        if (since_ns == 0)
+            since_ns = clock_now_ns();
+        if (!p->is_driven) {
+            drive(p, t, deadline_ns);
+            if (is_reached(t))
+                break;
+        }
+        if (clock_now_ns() >= deadline_ns) {
+            leave(p);
+            return fail_timeout(p, t, since_ns);
+        }
+        if (p->is_driven || p->thread_is_polling)
+            follow(p, deadline_ns);
+    }
+    leave(p);
+    for (size_t i = 0; i < t->n; i++)
+        if (op_at(t, i)->status != COLL_OK)
+            return coll_fail(op_at(t, i)->status, "%s", p->failure_text);
+    return COLL_OK;
+}
+
+/* --- The calls ------------------------------------------------------------ */
+
+void p2p_post(struct p2p *p, struct p2p_op *const *ops, size_t n)
+{
+    pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < n; i++)
+        post(p, ops[i]);
+    move_new(p);
+    unlock(p);
+}
+
+coll_status_t p2p_wait(
+    struct p2p *p, struct p2p_op *const *ops, size_t n, uint64_t deadline_ns)
+{
+    struct target t = {.list = ops, .n = n};
+    coll_status_t status;
+
+    pthread_mutex_lock(&p->lock);
+    status = wait_for(p, &t, deadline_ns);
+    unlock(p);
+    return status;
+}
+
+bool p2p_is_done(struct p2p *p, struct p2p_op *op)
+{
+    bool is_done;
+
+    pthread_mutex_lock(&p->lock);
+    if (!op->is_done) {
+        move_new(p);
+        /* Who only asks shall hear of failures, too. */
+        if (!op->is_done && ++p->polls % POLLS_PER_CHECK == 0)
+            check(p);
+        wake_followers(p);
+    }
+    is_done = op->is_done;
+    unlock(p);
+    return is_done;
+}
+
+coll_status_t p2p_run(struct p2p *p, struct p2p_op *ops, size_t n)
+{
+    struct target t = {.array = ops, .n = n};
+    coll_status_t status;
+
+    if (n == 0)
+        return COLL_OK;
+    pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < n; i++)
+        post(p, &ops[i]);
+    status = wait_for(p, &t, ops[0].call->deadline_ns);
+    /* Nobody may have the operations any more: they are the caller's. */
+    if (status == COLL_ERR_TIMEOUT)
+        fail(p, status);
+    unlock(p);
+    return status;
+}
+
+void p2p_fail(struct p2p *p, coll_status_t status)
+{
+    if (p == NULL)
+        return;
+    pthread_mutex_lock(&p->lock);
+    fail(p, status);
+    unlock(p);
+}
+
+coll_status_t p2p_failure(struct p2p *p)
+{
+    coll_status_t status = COLL_OK;
+
+    if (p == NULL)
+        return COLL_OK;
+    pthread_mutex_lock(&p->lock);
+    if (p->failure != COLL_OK)
+        status = coll_fail(p->failure, "%s", p->failure_text);
+    unlock(p);
+    return status;
+}
+
+/* --- The thread ----------------------------------------------------------- */
+
+static void *thread_main(void *arg)
+{
+    struct p2p *p = arg;
+
+    pthread_mutex_lock(&p->lock);
+    while (!p->is_ending) {
+        if (p->to_report != NULL) {
+            unlock(p);
+            pthread_mutex_lock(&p->lock);
+            continue;
+        }
+        if (p->outstanding == NULL || p->is_driven) {
+            p->thread_is_parked = true;
+            pthread_cond_wait(&p->has_work, &p->lock);
+            p->thread_is_parked = false;
+            continue;
+        }
+        prepare_sleep(p);
+        arm(p);
+        if (move_all(p)) {
+            wake_followers(p);
+            continue;
+        }
+        check(p);
+        if (p->failure != COLL_OK) {
+            wake_followers(p);
+            continue;
+        }
+        p->thread_is_polling = true;
+        sleep_in_epoll(p, UINT64_MAX);
+        p->thread_is_polling = false;
+        if (!p->is_driven)
+            disarm(p);
+    }
+    unlock(p);
+    return NULL;
+}
+
+coll_status_t p2p_start_thread(struct p2p *p)
+{
+    sigset_t all, old;
+    int rc = 0;
+
+    /* Signals are for the threads of the program. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    pthread_mutex_lock(&p->lock);
+    if (!p->has_thread) {
+        rc = pthread_create(&p->thread, NULL, thread_main, p);
+        p->has_thread = rc == 0;
+    }
+    unlock(p);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc == 0 ? COLL_OK
+                   : coll_fail(COLL_ERR_SYSTEM,
+                         "start the thread for messages: %s", strerror(rc));
+}
+
+static void end_thread(struct p2p *p)
+{
+    if (!p->has_thread)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->is_ending = true;
+    pthread_cond_signal(&p->has_work);
+    if (p->wake_fd >= 0)
+        eventfd_write(p->wake_fd, 1);
+    unlock(p);
+    pthread_join(p->thread, NULL);
+}
+
+/* --- Life ----------------------------------------------------------------- */
+
+void p2p_destroy(struct p2p *p)
+{
+    if (p == NULL)
+        return;
+    end_thread(p);
+    /* Others hear that this rank leaves, and that is all they need. */
+    if (p->outstanding != NULL) {
+        coll_fail(COLL_ERR_STATE, "the group was destroyed before this was "
+                                  "done");
+        p2p_end_all(p, COLL_ERR_STATE);
+    }
+    if (p->shm != NULL)
+        shm_set_wake_fd(p->shm, p->lane, -1);
+    for (int i = 0; i < p->active_count; i++)
+        p2p_peer_free(p->active[i]);
+    if (p->epoll >= 0)
+        close(p->epoll);
+    if (p->wake_fd >= 0)
+        close(p->wake_fd);
+    pthread_cond_destroy(&p->has_changed);
+    pthread_cond_destroy(&p->has_work);
+    pthread_mutex_destroy(&p->lock);
+    free(p->peers);
+    free(p->active);
+    free(p->set);
+    free(p);
+}
+
+coll_status_t p2p_create(struct p2p **out, struct coll_group *g)
+{
+    struct p2p *p = calloc(1, sizeof(*p));
+    size_t size = (size_t)g->size;
+    const char *cma = getenv("COLL_CMA");
+    pthread_condattr_t attr;
+
+    if (p == NULL)
+        return coll_fail(COLL_ERR_MEMORY, "out of memory for messages");
+    p->g = g;
+    p->epoll = -1;
+    p->wake_fd = -1;
+    p->may_pull = cma == NULL || strcmp(cma, "0") != 0;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->has_changed, &attr);
+    pthread_cond_init(&p->has_work, &attr);
+    pthread_condattr_destroy(&attr);
+    if (g->backend == &coll_backend_shm)
+        p->shm = g->state;
+    p->peers = calloc(size, sizeof(*p->peers));
+    p->active = calloc(size, sizeof(*p->active));
+    p->set = calloc(size, sizeof(*p->set));
+    if (p->peers == NULL || p->active == NULL || p->set == NULL) {
+        p2p_destroy(p);
+        return coll_fail(COLL_ERR_MEMORY, "out of memory for messages");
+    }
+    *out = p;
+    return COLL_OK;
+}
