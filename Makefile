@@ -229,9 +229,11 @@ demo: setup ## set up, build, train on Fashion-MNIST with two processes
 test: setup ## set up, build, run every test
 	@$(MAKE) --no-print-directory check
 
+.PHONY: check-build
+check-build: all $(UNIT_BINS) $(HELPER_BINS) $(FUZZ_BINS) $(FAKE_LIBS) $(SIM)
+
 .PHONY: check
-check: ## the tests without the set-up; TESTS="name ..." chooses
-check: all $(UNIT_BINS) $(HELPER_BINS) $(FUZZ_BINS) $(FAKE_LIBS) $(SIM)
+check: check-build ## the tests without the set-up; TESTS="name ..." chooses
 	@BUILD=$(BUILD) FLAVOR=$(FLAVOR) tests/run $(TESTS)
 
 .PHONY: chaos
