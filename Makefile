@@ -261,6 +261,10 @@ sim: $(SIM) ## simulate ten thousand nodes and SIM_SEEDS (1:200000) under faults
 bench: all ## print the benchmark tables (ratios against peers)
 	@BUILD=$(BUILD) scripts/bench
 
+.PHONY: bench-coll
+bench-coll: all ## print the tables of the collectives alone
+	@BUILD=$(BUILD) scripts/bench-coll
+
 .PHONY: interop
 interop: all $(INTEROP_BINS) ## run real PyTorch against crun, and crun against it
 	@BUILD=$(BUILD) scripts/interop

@@ -174,7 +174,7 @@ static void shm_give_up(struct coll_group *g, coll_status_t status)
     shm_announce_failure(g->state, status, SHM_HAD_GROUP);
 }
 
-static void shm_wake(struct coll_group *g)
+static void shm_look_up(struct coll_group *g)
 {
     shm_wake_all(g->state);
 }
@@ -186,5 +186,5 @@ const struct coll_backend coll_backend_shm = {
     .destroy = shm_destroy,
     .run = shm_run,
     .give_up = shm_give_up,
-    .wake = shm_wake,
+    .wake = shm_look_up,
 };

@@ -12,34 +12,33 @@ static int check(coll_status_t status)
     return -1;
 }
 
-static int barrier(void)
-{
-    return check(coll_barrier(NULL));
-}
-
-static int all_reduce_sum(const float *send, float *recv, size_t count)
+static int all_reduce(const float *send, float *recv, size_t count)
 {
     return check(
         coll_all_reduce(send, recv, count, COLL_FLOAT32, COLL_SUM, NULL));
 }
 
-static int all_reduce_max(double *values, size_t count)
+static int broadcast(float *buf, size_t count)
 {
-    return check(
-        coll_all_reduce(values, values, count, COLL_FLOAT64, COLL_MAX, NULL));
+    return check(coll_broadcast(buf, count, COLL_FLOAT32, 0, NULL));
+}
+
+static int barrier(void)
+{
+    return check(coll_barrier(NULL));
 }
 
 int main(int argc, char **argv)
 {
     struct bench_coll coll = {
+        .all_reduce = all_reduce,
+        .broadcast = broadcast,
         .barrier = barrier,
-        .all_reduce_sum = all_reduce_sum,
-        .all_reduce_max = all_reduce_max,
     };
     int rc;
 
     if (argc != 2) {
-        fprintf(stderr, "usage: %s OUTPUT\n", argv[0]);
+        fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
         return 2;
     }
     if (check(coll_init(NULL)) < 0)

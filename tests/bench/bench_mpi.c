@@ -9,37 +9,75 @@
 /* MPI's default error handler ends the job with a message, so a call that
  * returns has succeeded. */
 
+static int all_reduce(const float *send, float *recv, size_t count)
+{
+    MPI_Allreduce(send, recv, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    return 0;
+}
+
+static int broadcast(float *buf, size_t count)
+{
+    MPI_Bcast(buf, (int)count, MPI_FLOAT, 0, MPI_COMM_WORLD);
+    return 0;
+}
+
+static int all_gather(const float *send, float *recv, size_t count)
+{
+    MPI_Allgather(send, (int)count, MPI_FLOAT, recv, (int)count, MPI_FLOAT,
+        MPI_COMM_WORLD);
+    return 0;
+}
+
+static int reduce_scatter(const float *send, float *recv, size_t count)
+{
+    MPI_Reduce_scatter_block(
+        send, recv, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    return 0;
+}
+
+static int all_to_all(const float *send, float *recv, size_t count)
+{
+    MPI_Alltoall(send, (int)count, MPI_FLOAT, recv, (int)count, MPI_FLOAT,
+        MPI_COMM_WORLD);
+    return 0;
+}
+
 static int barrier(void)
 {
     MPI_Barrier(MPI_COMM_WORLD);
     return 0;
 }
 
-static int all_reduce_sum(const float *send, float *recv, size_t count)
+static int send_to(const float *buf, size_t count, int peer)
 {
-    MPI_Allreduce(send, recv, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Send(buf, (int)count, MPI_FLOAT, peer, 0, MPI_COMM_WORLD);
     return 0;
 }
 
-static int all_reduce_max(double *values, size_t count)
+static int recv_from(float *buf, size_t count, int peer)
 {
-    MPI_Allreduce(
-        MPI_IN_PLACE, values, (int)count, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    MPI_Recv(
+        buf, (int)count, MPI_FLOAT, peer, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     return 0;
 }
 
 int main(int argc, char **argv)
 {
     struct bench_coll coll = {
+        .all_reduce = all_reduce,
+        .broadcast = broadcast,
+        .all_gather = all_gather,
+        .reduce_scatter = reduce_scatter,
+        .all_to_all = all_to_all,
         .barrier = barrier,
-        .all_reduce_sum = all_reduce_sum,
-        .all_reduce_max = all_reduce_max,
+        .send = send_to,
+        .recv = recv_from,
     };
     int rc;
 
     MPI_Init(&argc, &argv);
     if (argc != 2) {
-        fprintf(stderr, "usage: %s OUTPUT\n", argv[0]);
+        fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     MPI_Comm_rank(MPI_COMM_WORLD, &coll.rank);
