@@ -42,8 +42,8 @@ struct loop {
     const struct bench_coll *coll;
     struct bench_area *area;
     int fd;
-    struct buffers ordinary;
-    struct buffers allocated; /* NULL without an allocator */
+    struct buffers ordinary; /* got when they are wanted first */
+    struct buffers allocated; /* by the library */
     unsigned call; /* of all turns: no two calls have the same input */
 };
 
@@ -227,6 +227,28 @@ static double share(const struct turn *turn, double us)
     return us / (double)turn->messages;
 }
 
+/* --- Buffers ------------------------------------------------------------- */
+
+static int get_buffers(struct buffers *b, void *(*alloc)(size_t))
+{
+    if (b->send == NULL)
+        b->send = alloc(BENCH_BYTES_MAX);
+    if (b->recv == NULL)
+        b->recv = alloc(BENCH_BYTES_MAX);
+    if (b->send != NULL && b->recv != NULL)
+        return 0;
+    fprintf(stderr, "out of memory\n");
+    return -1;
+}
+
+static void put_buffers(struct buffers *b, void (*release)(void *))
+{
+    if (b->send != NULL)
+        release(b->send);
+    if (b->recv != NULL)
+        release(b->recv);
+}
+
 /* --- A turn -------------------------------------------------------------- */
 
 static int futex(atomic_uint *word, int op, unsigned value)
@@ -310,7 +332,6 @@ static int take_turn(
     struct bench_area *area = loop->area;
     struct turn turn = {
         .op = (enum bench_op)order->op,
-        .in = order->with_alloc ? loop->allocated : loop->ordinary,
         .count = order->bytes / sizeof(float),
         .messages = 1,
         .peer = coll->rank ^ 1,
@@ -318,6 +339,10 @@ static int take_turn(
     double *us = area->us[coll->rank];
     double start;
 
+    if (get_buffers(order->with_alloc ? &loop->allocated : &loop->ordinary,
+            order->with_alloc ? coll->alloc : malloc) < 0)
+        return -1;
+    turn.in = order->with_alloc ? loop->allocated : loop->ordinary;
     turn.part = turn.count / (size_t)coll->size;
     if (turn.op == BENCH_ALL_REDUCE && coll->reduces_in_place)
         turn.in.recv = turn.in.send;
@@ -448,13 +473,6 @@ static void take_core(const struct bench_coll *coll)
         perror("sched_setaffinity");
 }
 
-static bool get_buffers(struct buffers *b, void *(*alloc)(size_t))
-{
-    b->send = alloc(BENCH_BYTES_MAX);
-    b->recv = b->send == NULL ? NULL : alloc(BENCH_BYTES_MAX);
-    return b->recv != NULL;
-}
-
 int bench_coll_loop(const struct bench_coll *coll, const char *dir)
 {
     struct loop loop = {.coll = coll, .fd = -1};
@@ -465,11 +483,6 @@ int bench_coll_loop(const struct bench_coll *coll, const char *dir)
         return -1;
     }
     take_core(coll);
-    if (!get_buffers(&loop.ordinary, malloc) ||
-        (coll->alloc != NULL && !get_buffers(&loop.allocated, coll->alloc))) {
-        fprintf(stderr, "out of memory\n");
-        goto done;
-    }
     if (map_area(&loop, dir) < 0 || connect_driver(&loop, dir) < 0 ||
         say_hello(&loop) < 0)
         goto done;
@@ -479,11 +492,7 @@ done:
         close(loop.fd);
     if (loop.area != NULL)
         munmap(loop.area, sizeof(*loop.area));
-    if (coll->alloc != NULL) {
-        coll->free(loop.allocated.send);
-        coll->free(loop.allocated.recv);
-    }
-    free(loop.ordinary.recv);
-    free(loop.ordinary.send);
+    put_buffers(&loop.allocated, coll->free);
+    put_buffers(&loop.ordinary, free);
     return rc;
 }
