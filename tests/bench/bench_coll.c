@@ -23,9 +23,35 @@ static int broadcast(float *buf, size_t count)
     return check(coll_broadcast(buf, count, COLL_FLOAT32, 0, NULL));
 }
 
+static int all_gather(const float *send, float *recv, size_t count)
+{
+    return check(coll_all_gather(send, recv, count, COLL_FLOAT32, NULL));
+}
+
+static int reduce_scatter(const float *send, float *recv, size_t count)
+{
+    return check(
+        coll_reduce_scatter(send, recv, count, COLL_FLOAT32, COLL_SUM, NULL));
+}
+
+static int all_to_all(const float *send, float *recv, size_t count)
+{
+    return check(coll_all_to_all(send, recv, count, COLL_FLOAT32, NULL));
+}
+
 static int barrier(void)
 {
     return check(coll_barrier(NULL));
+}
+
+static int send_to(const float *buf, size_t count, int peer)
+{
+    return check(coll_send(buf, count, COLL_FLOAT32, peer, 0, NULL));
+}
+
+static int recv_from(float *buf, size_t count, int peer)
+{
+    return check(coll_recv(buf, count, COLL_FLOAT32, peer, 0, NULL, NULL));
 }
 
 int main(int argc, char **argv)
@@ -33,7 +59,12 @@ int main(int argc, char **argv)
     struct bench_coll coll = {
         .all_reduce = all_reduce,
         .broadcast = broadcast,
+        .all_gather = all_gather,
+        .reduce_scatter = reduce_scatter,
+        .all_to_all = all_to_all,
         .barrier = barrier,
+        .send = send_to,
+        .recv = recv_from,
     };
     int rc;
 
