@@ -54,6 +54,18 @@ static int recv_from(float *buf, size_t count, int peer)
     return check(coll_recv(buf, count, COLL_FLOAT32, peer, 0, NULL, NULL));
 }
 
+static void *alloc(size_t bytes)
+{
+    void *buf = NULL;
+
+    return check(coll_alloc(&buf, bytes)) < 0 ? NULL : buf;
+}
+
+static void release(void *buf)
+{
+    (void)coll_free(buf);
+}
+
 int main(int argc, char **argv)
 {
     struct bench_coll coll = {
@@ -65,6 +77,8 @@ int main(int argc, char **argv)
         .barrier = barrier,
         .send = send_to,
         .recv = recv_from,
+        .alloc = alloc,
+        .free = release,
     };
     int rc;
 
