@@ -3,7 +3,7 @@
  * memory. Owns the group's struct shm_state from create to destroy; see
  * shm_internal.h for how it works.
  */
-#include "shm_internal.h"
+#include "shm_reach.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -32,8 +32,11 @@ static void release(struct shm_state *s)
         free(pipes);
     }
     pthread_mutex_destroy(&s->lock);
+    shm_reach_free(s->reach);
+    free(s->scratch);
     free(s->peers);
     free(s->set);
+    free(s->srcs);
     free(s);
 }
 
@@ -71,8 +74,9 @@ static coll_status_t shm_create(
     s->names = g->names;
     s->epoll = -1;
     s->set = calloc(size, sizeof(*s->set));
+    s->srcs = calloc(size, sizeof(*s->srcs));
     s->peers = calloc(size, sizeof(*s->peers));
-    if (s->set == NULL || s->peers == NULL)
+    if (s->set == NULL || s->srcs == NULL || s->peers == NULL)
         goto fail_memory;
     for (int r = 0; r < s->size; r++)
         s->peers[r] = (struct shm_peer){.link = -1, .pidfd = -1};
@@ -128,35 +132,29 @@ static void shm_destroy(struct coll_group *g)
     g->state = NULL;
 }
 
-static coll_status_t shm_run(struct coll_group *g, const struct coll_call *call)
+/* Through the slots. */
+static coll_status_t run_staged(
+    struct coll_group *g, const struct coll_call *call)
 {
-    coll_status_t status = COLL_ERR_UNSUPPORTED;
-
     switch (call->kind) {
     case COLL_KIND_ALL_REDUCE:
     case COLL_KIND_REDUCE:
-        status = shm_reduce(g, call);
-        break;
+        return shm_reduce(g, call);
     case COLL_KIND_BROADCAST:
-        status = shm_broadcast(g, call);
-        break;
+        return shm_broadcast(g, call);
     case COLL_KIND_BARRIER:
-        status = shm_first_tick(g, call);
-        break;
+        return shm_first_tick(g, call);
     case COLL_KIND_ALL_GATHER:
     case COLL_KIND_ALL_GATHER_V:
     case COLL_KIND_GATHER:
-        status = shm_gather(g, call);
-        break;
+        return shm_gather(g, call);
     case COLL_KIND_SCATTER:
     case COLL_KIND_REDUCE_SCATTER:
     case COLL_KIND_REDUCE_SCATTER_V:
     case COLL_KIND_ALL_TO_ALL:
-        status = shm_scatter(g, call);
-        break;
+        return shm_scatter(g, call);
     case COLL_KIND_ALL_TO_ALL_V:
-        status = shm_all_to_all_v(g, call);
-        break;
+        return shm_all_to_all_v(g, call);
     case COLL_KIND_ALL_REDUCE_COALESCED:
     case COLL_KIND_ALL_GATHER_COALESCED:
     case COLL_KIND_REDUCE_SCATTER_COALESCED:
@@ -164,8 +162,21 @@ static coll_status_t shm_run(struct coll_group *g, const struct coll_call *call)
     case COLL_KIND_RECV:
         break; /* the core's */
     }
+    return COLL_ERR_UNSUPPORTED;
+}
+
+static coll_status_t shm_run(struct coll_group *g, const struct coll_call *call)
+{
+    struct shm_state *s = g->state;
+    bool is_done;
+    coll_status_t status;
+
+    s->has_begun = false;
+    status = shm_direct(g, call, &is_done);
+    if (status == COLL_OK && !is_done)
+        status = run_staged(g, call);
     if (status != COLL_OK)
-        shm_announce_failure(g->state, status, SHM_HAD_GROUP);
+        shm_announce_failure(s, status, SHM_HAD_GROUP);
     return status;
 }
 

@@ -78,7 +78,12 @@ struct shm_peer {
 
 /* Who exchanges messages over the links of a group: the group, and a larger
  * one whose ranks of this node it is. */
-enum shm_lane { SHM_LANE_OWN, SHM_LANE_OUTER, SHM_LANES };
+enum shm_lane {
+    SHM_LANE_OWN,
+    SHM_LANE_OUTER,
+    SHM_LANE_MEMORY, /* no messages: a descriptor of coll_alloc()'s memory */
+    SHM_LANES
+};
 
 /* What came for a lane, until it is taken. Guarded by the lock. */
 struct shm_inbox {
@@ -104,7 +109,11 @@ struct shm_state {
     pthread_mutex_t lock;
     struct shm_peer *peers; /* [size] */
     struct shm_inbox inboxes[SHM_LANES];
+    struct shm_reach *reach; /* shm_reach.c's, NULL until it is needed */
+    char *scratch; /* shm_direct.c's, likewise */
+    bool has_begun; /* the first tick of this call is over */
     bool *set; /* [size] scratch for error texts */
+    const void **srcs; /* [size] scratch for kernel_reduce() */
     /* NULL, or what else can end the wait of an operation; asked in slices. */
     coll_status_t (*watch_cb)(void *arg, const struct coll_call *call);
     void *watch_arg;
@@ -269,7 +278,7 @@ coll_status_t shm_tick(
 coll_status_t shm_first_tick(
     struct coll_group *g, const struct coll_call *call);
 
-/* Either of them. */
+/* Either of them; is_first counts only if the call has not begun before. */
 coll_status_t shm_next_tick(
     struct coll_group *g, const struct coll_call *call, bool is_first);
 
@@ -312,6 +321,13 @@ coll_status_t shm_fail_dead(
 void shm_wake_all(struct shm_state *s);
 
 /* --- The operations; each makes its first tick through shm_first_tick() - */
+
+/*
+ * A large call without slots, if it can be done so. Else *is_done is false, and
+ * its first tick may be over.
+ */
+coll_status_t shm_direct(
+    struct coll_group *g, const struct coll_call *call, bool *is_done);
 
 /* all_reduce and reduce */
 coll_status_t shm_reduce(struct coll_group *g, const struct coll_call *call);

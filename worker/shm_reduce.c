@@ -36,7 +36,7 @@ static coll_status_t reduce_direct(
     struct shm_state *s = g->state;
     size_t size = coll_dtype_size(call->dtype);
     size_t bytes = call->count * size;
-    const void *srcs[s->size];
+    const void **srcs = s->srcs;
     char *own = shm_slot(s, s->rank, s->tick + 1);
     coll_status_t status;
 
@@ -104,7 +104,7 @@ static void put_result(struct shm_state *s, const struct coll_call *call,
     size_t begin = share_begin(c, s->rank);
     size_t bytes = share_begin(c, s->rank + 1) - begin;
     char *result = shm_slot(s, s->rank, input_tick + 1) + s->chunk_bytes;
-    const void *srcs[s->size];
+    const void **srcs = s->srcs;
 
     for (int r = 0; r < s->size; r++)
         srcs[r] = shm_slot(s, r, input_tick) + begin;

@@ -120,7 +120,7 @@ static void take(const struct lanes *l, size_t at)
 
 static void reduce(const struct lanes *l, size_t at)
 {
-    const void *srcs[l->s->size];
+    const void **srcs = l->s->srcs;
     size_t len = recv_len(l, l->s->rank);
 
     if (at >= len)

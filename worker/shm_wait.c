@@ -338,8 +338,10 @@ static coll_status_t fail_mismatch(
 coll_status_t shm_next_tick(
     struct coll_group *g, const struct coll_call *call, bool is_first)
 {
-    return is_first ? shm_first_tick(g, call)
-                    : shm_tick(g, call, call->deadline_ns);
+    const struct shm_state *s = g->state;
+
+    return is_first && !s->has_begun ? shm_first_tick(g, call)
+                                     : shm_tick(g, call, call->deadline_ns);
 }
 
 coll_status_t shm_first_tick(struct coll_group *g, const struct coll_call *call)

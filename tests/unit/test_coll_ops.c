@@ -70,6 +70,27 @@ struct buffers {
 };
 
 /* Both filled: what is sent, and what must not remain. */
+/* Which buffers come from coll_alloc(). */
+static enum { ORDINARY, ALLOCATED, MIXED } memory;
+
+static char *take(size_t bytes, int rank, int which)
+{
+    void *out = NULL;
+
+    if (memory == ORDINARY || (memory == MIXED && (rank + which) % 2 == 0))
+        return malloc(bytes);
+    EXPECT_OK(coll_alloc(&out, bytes));
+    return out;
+}
+
+static void give_back(char *buf, int rank, int which)
+{
+    if (memory == ORDINARY || (memory == MIXED && (rank + which) % 2 == 0))
+        free(buf);
+    else
+        EXPECT_OK(coll_free(buf));
+}
+
 static void buffers_make(struct buffers *b, int rank, coll_dtype_t dtype,
     size_t send_count, size_t recv_count, int shift)
 {
@@ -78,8 +99,8 @@ static void buffers_make(struct buffers *b, int rank, coll_dtype_t dtype,
         .dtype = dtype,
         .send_count = send_count,
         .recv_count = recv_count};
-    b->send_memory = malloc(send_count * b->size + 8);
-    b->recv_memory = malloc(recv_count * b->size + 8);
+    b->send_memory = take(send_count * b->size + 8, rank, 0);
+    b->recv_memory = take(recv_count * b->size + 8, rank, 1);
     b->send = b->send_memory + shift;
     b->recv = b->recv_memory + shift;
     for (size_t i = 0; i < send_count; i++)
@@ -91,8 +112,8 @@ static void buffers_free(struct buffers *b)
 {
     EXPECT(b->recv[b->recv_count * b->size] == 0x5a,
         "rank %d: written behind the end", b->rank);
-    free(b->send_memory);
-    free(b->recv_memory);
+    give_back(b->send_memory, b->rank, 0);
+    give_back(b->recv_memory, b->rank, 1);
 }
 
 static void expect_at(struct buffers *b, const char *what, const char *base,
@@ -481,15 +502,26 @@ static void run_large(struct coll_group *g, int rank, void *arg)
         .count = 300001, .dtype = COLL_FLOAT32, .op = COLL_SUM, .shift = 1};
 
     (void)arg;
-    run_case(g, rank, &c);
+    for (int i = 0; i < 3; i++) {
+        run_case(g, rank, &c);
+        c.in_place = !c.in_place;
+        c.shift = i == 1 ? 0 : 1;
+        c.dtype = i == 0 ? COLL_BFLOAT16 : COLL_INT32;
+        c.count = i == 0 ? 40000 : 9001;
+    }
 }
 
+/* Read by the kernel, mapped, some of both, and neither. */
 START_TEST(large_ones)
 {
+    static const int sizes_of[] = {3, 4, 3, 2};
     struct harness_store st;
 
+    memory = _i == 1 ? ALLOCATED : _i == 2 ? MIXED : ORDINARY;
+    if (_i == 3)
+        setenv("COLL_CMA", "0", 1);
     harness_store_start(&st);
-    harness_run(&st, 3, 60000, run_large, NULL);
+    harness_run(&st, sizes_of[_i], 60000, run_large, NULL);
     harness_store_stop(&st);
 }
 END_TEST
@@ -501,6 +533,6 @@ int main(void)
     tcase_set_timeout(tc, 300);
     tcase_add_loop_test(
         tc, on_one_node, 0, (int)(sizeof(sizes) / sizeof(sizes[0])));
-    tcase_add_test(tc, large_ones);
+    tcase_add_loop_test(tc, large_ones, 0, 4);
     return unit_run("coll_ops", tc);
 }

@@ -567,6 +567,23 @@ COLL_API int coll_group_rank(const coll_group_t *group, int global_rank);
  */
 COLL_API coll_status_t coll_abort(coll_group_t *group);
 
+/* --- Memory -------------------------------------------------------------- */
+
+/*
+ * Memory of zeros that the other ranks of this node can reach. Operations take
+ * any memory; of large buffers that come from here they copy nothing that they
+ * need not, which is several times faster on one node. *out begins a page, of 2
+ * MiB where bytes is as much or more, and whole pages are used. It is there
+ * until coll_free(), whatever becomes of groups, and needs no coll_init(). A
+ * forked child may use it as memory only. COLL_ERR_MEMORY if there is not
+ * enough; /dev/shm and its size do not matter. From any thread.
+ */
+COLL_API coll_status_t coll_alloc(void **out, size_t bytes);
+
+/* Takes NULL. What did not come from coll_alloc(): COLL_ERR_ARGUMENT. Not while
+ * an operation uses it. */
+COLL_API coll_status_t coll_free(void *memory);
+
 /* --- Operations -------------------------------------------------------- */
 
 /* Where a size is given for a buffer below, n stands for the number of ranks

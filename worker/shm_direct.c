@@ -1,0 +1,366 @@
+/*
+ * Large operations without slots: the first tick tells where everybody's
+ * buffers are, then each rank takes what it needs from where it is, and the
+ * last tick tells that everybody has it.
+ *
+ * What is taken is copied once, or read by the reduction itself where it is
+ * mapped. Of a reduction every rank does its share for all, and writes the
+ * result to where all want it if that is mapped; else the others take it, with
+ * one tick more.
+ */
+#include "shm_reach.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel.h"
+
+/* Shares begin at cache lines, so that no two ranks write to one. */
+#define LINE_BYTES ((size_t)64)
+
+/* A reduction goes on in blocks that stay in the caches. */
+#define BLOCK_BYTES ((size_t)32 * 1024)
+
+/* From here on the tick that tells where buffers are has paid for itself, if
+ * they are mapped; and if the kernel has to read them. Measured with 2 and 4
+ * ranks on two CPUs. */
+#define MAPPED_MIN_BYTES ((size_t)16 * 1024)
+#define READ_MIN_BYTES ((size_t)64 * 1024)
+
+/* Blocks of all other ranks lie in memory at once: not for too many. */
+#define READ_MAX_RANKS 64
+
+struct direct {
+    struct coll_group *g;
+    const struct coll_call *call;
+    struct shm_state *s;
+    struct shm_views views;
+    size_t size; /* of an element */
+};
+
+/* --- What the call is about ----------------------------------------------- */
+
+/* Bytes that this rank's buffers have, and what the largest transfer between
+ * two ranks is: the same on all. */
+struct extents {
+    size_t send, recv, transfer;
+};
+
+static size_t end_of(const size_t *counts, const size_t *at, int n)
+{
+    size_t end = 0;
+
+    for (int r = 0; r < n; r++)
+        if (counts[r] > 0 && at[r] + counts[r] > end)
+            end = at[r] + counts[r];
+    return end;
+}
+
+static struct extents extents_of(
+    const struct coll_group *g, const struct coll_call *call)
+{
+    size_t size = coll_dtype_size(call->dtype);
+    size_t n = (size_t)g->size;
+    size_t one = call->count * size;
+    bool is_root = call->root == g->rank;
+
+    switch (call->kind) {
+    case COLL_KIND_ALL_REDUCE:
+        return (struct extents){one, one, one / n};
+    case COLL_KIND_REDUCE:
+        return (struct extents){one, is_root ? one : 0, one / n};
+    case COLL_KIND_BROADCAST:
+        return (struct extents){0, is_root ? one : 0, one};
+    case COLL_KIND_ALL_GATHER:
+        return (struct extents){one, 0, one};
+    case COLL_KIND_GATHER:
+        return (struct extents){one, is_root ? one * n : 0, one};
+    case COLL_KIND_SCATTER:
+        return (struct extents){is_root ? one * n : 0, 0, one};
+    case COLL_KIND_REDUCE_SCATTER:
+        return (struct extents){one * n, 0, one};
+    case COLL_KIND_ALL_TO_ALL:
+        return (struct extents){one * n, one * n, one};
+    case COLL_KIND_ALL_GATHER_V:
+        return (struct extents){call->recv_counts[g->rank] * size, 0, one / n};
+    case COLL_KIND_REDUCE_SCATTER_V:
+        return (struct extents){
+            end_of(call->send_counts, call->send_at, g->size) * size, 0,
+            one / n};
+    default:
+        return (struct extents){0, 0, 0};
+    }
+}
+
+/* --- Reductions ----------------------------------------------------------- */
+
+/* Memory for a block of each rank, and for a result. */
+static char *scratch_of(struct shm_state *s)
+{
+    if (s->scratch == NULL)
+        s->scratch = malloc(((size_t)s->size + 1) * BLOCK_BYTES);
+    return s->scratch;
+}
+
+/* dst = op over all ranks of what they have at offset. In pieces no larger
+ * than a block. dst may be this rank's own source. */
+static coll_status_t reduce_block(
+    const struct direct *d, void *dst, size_t offset, size_t len)
+{
+    const void **srcs = d->s->srcs;
+    char *scratch = d->s->scratch;
+    char *out = dst;
+
+    for (int r = 0; r < d->s->size; r++) {
+        srcs[r] = shm_reach_get(d->g, d->call, r, &d->views.send[r], offset,
+            len, scratch + (size_t)r * BLOCK_BYTES);
+        if (srcs[r] == NULL)
+            return COLL_ERR_PEER;
+        if (srcs[r] == dst && r > 1) /* see kernel_reduce() */
+            out = scratch + (size_t)d->s->size * BLOCK_BYTES;
+    }
+    kernel_reduce(
+        out, srcs, d->s->size, len / d->size, d->call->dtype, d->call->op);
+    if (out != dst)
+        memcpy(dst, out, len);
+    return COLL_OK;
+}
+
+static size_t min(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* A rank's share of so many bytes. */
+static size_t share_begin(const struct direct *d, size_t bytes, int rank)
+{
+    size_t n = (size_t)d->s->size;
+    size_t lines = (bytes + LINE_BYTES - 1) / LINE_BYTES;
+
+    return min(bytes, (lines + n - 1) / n * LINE_BYTES * (size_t)rank);
+}
+
+/* Writes the result of this rank's share to everybody who wants it. */
+static coll_status_t reduce_and_push(const struct direct *d)
+{
+    size_t bytes = d->call->count * d->size;
+    size_t end = share_begin(d, bytes, d->s->rank + 1);
+    int first = d->call->kind == COLL_KIND_REDUCE ? d->call->root : d->s->rank;
+    int receivers = d->call->kind == COLL_KIND_REDUCE ? 1 : d->s->size;
+
+    for (size_t at = share_begin(d, bytes, d->s->rank); at < end;
+         at += BLOCK_BYTES) {
+        size_t len = min(end - at, BLOCK_BYTES);
+        char *out = d->views.recv[first].base + at;
+        bool is_source = out == d->views.send[first].base + at;
+        coll_status_t status;
+
+        /* Of another rank, or late in the order: not to be written yet. */
+        if (is_source && first > 1)
+            out = d->s->scratch + (size_t)d->s->size * BLOCK_BYTES;
+        status = reduce_block(d, out, at, len);
+        if (status != COLL_OK)
+            return status;
+        for (int i = 0; i < receivers; i++) {
+            char *to = d->views.recv[(first + i) % d->s->size].base + at;
+
+            if (to != out)
+                memcpy(to, out, len);
+        }
+    }
+    return COLL_OK;
+}
+
+/* Reduces this rank's share into its own buffer, from where the others take
+ * it. */
+static coll_status_t reduce_and_pull(const struct direct *d)
+{
+    struct shm_state *s = d->s;
+    size_t bytes = d->call->count * d->size;
+    size_t end = share_begin(d, bytes, s->rank + 1);
+    char *recv = d->call->recvbuf;
+    coll_status_t status = COLL_OK;
+
+    for (size_t at = share_begin(d, bytes, s->rank);
+         at < end && status == COLL_OK; at += BLOCK_BYTES)
+        status = reduce_block(d, recv + at, at, min(end - at, BLOCK_BYTES));
+    if (status == COLL_OK)
+        status = shm_tick(d->g, d->call, d->call->deadline_ns);
+    for (int i = 1; i < s->size && status == COLL_OK; i++) {
+        int r = (s->rank + i) % s->size;
+        size_t at = share_begin(d, bytes, r);
+
+        status = shm_reach_copy(d->g, d->call, r, &d->views.recv[r], at,
+            share_begin(d, bytes, r + 1) - at, recv + at);
+    }
+    return status;
+}
+
+static coll_status_t reduce_scatter(const struct direct *d)
+{
+    const struct coll_call *call = d->call;
+    int rank = d->s->rank;
+    size_t count =
+        call->send_counts == NULL ? call->count : call->send_counts[rank];
+    size_t begin = call->send_at == NULL ? call->count * (size_t)rank
+                                         : call->send_at[rank];
+    size_t bytes = count * d->size;
+    coll_status_t status = COLL_OK;
+
+    for (size_t at = 0; at < bytes && status == COLL_OK; at += BLOCK_BYTES)
+        status = reduce_block(d, (char *)call->recvbuf + at,
+            begin * d->size + at, min(bytes - at, BLOCK_BYTES));
+    return status;
+}
+
+/* --- Copies --------------------------------------------------------------- */
+
+/* Takes len bytes at offset of a rank's buffer. */
+static coll_status_t take(const struct direct *d, int rank,
+    const struct shm_view *view, size_t offset, size_t len, void *to)
+{
+    return shm_reach_copy(d->g, d->call, rank, view, offset, len, to);
+}
+
+/* What every rank sends is for this one, or a part of it is. */
+static coll_status_t take_from_all(const struct direct *d)
+{
+    const struct coll_call *call = d->call;
+    struct shm_state *s = d->s;
+    coll_status_t status = COLL_OK;
+
+    for (int i = 0; i < s->size && status == COLL_OK; i++) {
+        int r = (s->rank + i) % s->size;
+        size_t count =
+            call->recv_counts == NULL ? call->count : call->recv_counts[r];
+        size_t at =
+            call->recv_at == NULL ? call->count * (size_t)r : call->recv_at[r];
+        size_t from = call->kind == COLL_KIND_ALL_TO_ALL
+                          ? call->count * (size_t)s->rank
+                          : 0;
+
+        status = take(d, r, &d->views.send[r], from * d->size, count * d->size,
+            (char *)call->recvbuf + at * d->size);
+    }
+    return status;
+}
+
+static coll_status_t take_from_root(const struct direct *d)
+{
+    const struct coll_call *call = d->call;
+    size_t bytes = call->count * d->size;
+
+    if (call->kind == COLL_KIND_SCATTER)
+        return take(d, call->root, &d->views.send[call->root],
+            bytes * (size_t)d->s->rank, bytes, call->recvbuf);
+    if (call->root == d->s->rank)
+        return COLL_OK;
+    return take(
+        d, call->root, &d->views.recv[call->root], 0, bytes, call->recvbuf);
+}
+
+/* gather: each rank writes its part where the root wants it. */
+static void give_to_root(const struct direct *d)
+{
+    const struct coll_call *call = d->call;
+    size_t bytes = call->count * d->size;
+    char *to = d->views.recv[call->root].base + bytes * (size_t)d->s->rank;
+
+    if (to != call->sendbuf)
+        memcpy(to, call->sendbuf, bytes);
+}
+
+/* Then nobody may write before all have read. */
+static bool some_are_in_place(const struct direct *d)
+{
+    for (int r = 0; r < d->s->size; r++)
+        if (d->views.send[r].address == d->views.recv[r].address)
+            return true;
+    return false;
+}
+
+/* --- Choosing ------------------------------------------------------------- */
+
+/* Runs it, between the first tick and the last. *is_done: not in the slots. */
+static coll_status_t run(
+    const struct direct *d, const struct extents *x, bool *is_done)
+{
+    const struct coll_call *call = d->call;
+    const struct shm_views *v = &d->views;
+    bool is_read = v->may_read && x->transfer >= READ_MIN_BYTES;
+    bool root_is_mapped;
+
+    *is_done = true;
+    switch (call->kind) {
+    case COLL_KIND_REDUCE:
+        if (v->all_send_mapped && v->all_recv_mapped)
+            return reduce_and_push(d);
+        break;
+    case COLL_KIND_ALL_REDUCE:
+        if (v->all_send_mapped && v->all_recv_mapped)
+            return reduce_and_push(d);
+        if (is_read && d->s->size <= READ_MAX_RANKS)
+            return reduce_and_pull(d);
+        break;
+    case COLL_KIND_REDUCE_SCATTER:
+    case COLL_KIND_REDUCE_SCATTER_V:
+        if (v->all_send_mapped || (is_read && d->s->size <= READ_MAX_RANKS))
+            return reduce_scatter(d);
+        break;
+    case COLL_KIND_BROADCAST:
+    case COLL_KIND_SCATTER:
+        root_is_mapped = call->kind == COLL_KIND_SCATTER ? v->all_send_mapped
+                                                         : v->all_recv_mapped;
+        if (root_is_mapped || is_read)
+            return take_from_root(d);
+        break;
+    case COLL_KIND_ALL_TO_ALL:
+        if (some_are_in_place(d))
+            break;
+        if (v->all_send_mapped || is_read)
+            return take_from_all(d);
+        break;
+    case COLL_KIND_ALL_GATHER:
+    case COLL_KIND_ALL_GATHER_V:
+        if (v->all_send_mapped || is_read)
+            return take_from_all(d);
+        break;
+    case COLL_KIND_GATHER:
+        if (v->all_recv_mapped) {
+            give_to_root(d);
+            return COLL_OK;
+        }
+        if (v->all_send_mapped || is_read)
+            return call->root == d->s->rank ? take_from_all(d) : COLL_OK;
+        break;
+    default:
+        break;
+    }
+    *is_done = false;
+    return COLL_OK;
+}
+
+coll_status_t shm_direct(
+    struct coll_group *g, const struct coll_call *call, bool *is_done)
+{
+    struct direct d = {.g = g,
+        .call = call,
+        .s = g->state,
+        .size = coll_dtype_size(call->dtype)};
+    struct extents x = extents_of(g, call);
+    coll_status_t status;
+
+    *is_done = false;
+    if (x.transfer * (size_t)g->size < MAPPED_MIN_BYTES)
+        return COLL_OK;
+    if (scratch_of(d.s) == NULL)
+        return coll_fail(COLL_ERR_MEMORY, "out of memory for an operation");
+    status = shm_reach_begin(g, call, x.send, x.recv, &d.views);
+    if (status != COLL_OK)
+        return status;
+    d.s->has_begun = true;
+    status = run(&d, &x, is_done);
+    if (status == COLL_OK && *is_done)
+        status = shm_tick(g, call, call->deadline_ns);
+    return status;
+}
