@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "kernel.h"
+#include "p2p_internal.h"
 #include "rendezvous/base/clock.h"
 #include "shm_internal.h"
 
@@ -287,6 +288,20 @@ static coll_status_t nodes_run(
     if (status != COLL_OK && s->net != NULL)
         tcp_net_fail(s->net, call->seq, status);
     return status;
+}
+
+void nodes_find_ways(struct p2p *p, const struct coll_group *g)
+{
+    const struct nodes_state *s = g->state;
+
+    if (s->local != NULL) {
+        p->shm = s->local->state;
+        p->local = s->names;
+        p->indices = s->indices;
+    }
+    p->nodes = s->nodes;
+    p->places = s->places;
+    p->net = s->net;
 }
 
 const struct coll_backend coll_backend_nodes = {

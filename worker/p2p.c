@@ -16,10 +16,8 @@
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -35,6 +33,9 @@
 /* How long a driver that always finds something to move may not look for
  * failures and at the clock, in rounds. */
 #define BUSY_ROUNDS 1024
+
+/* Where ranks share memory, there is a look at connections every so often. */
+#define ROUNDS_PER_LOOK 16
 
 /* How often somebody may ask in vain before there is a look at failures. */
 #define POLLS_PER_CHECK 1024
@@ -71,8 +72,7 @@ static void cpu_relax(void)
 #endif
 }
 
-/* Gives the lock back and tells those who want to be called what is done. */
-static void unlock(struct p2p *p)
+void p2p_unlock(struct p2p *p)
 {
     struct p2p_op *op = p->to_report;
 
@@ -99,26 +99,14 @@ static bool move_all(struct p2p *p)
         return false;
     if (p->shm != NULL)
         has_moved = p2p_shm_accept(p);
+    /* A system call is much for those who share memory. */
+    if (p->places != NULL &&
+        (p->shm == NULL || ++p->rounds % ROUNDS_PER_LOOK == 0) &&
+        p2p_watch_open(p))
+        has_moved |= p2p_watch_step(p, 0);
     for (int i = 0; i < p->active_count; i++)
         has_moved |= p2p_move(p, p->active[i]);
     return has_moved;
-}
-
-/* Fails the engine if there is a reason. */
-static void check(struct p2p *p)
-{
-    char name[64];
-
-    if (p->failure != COLL_OK || p->outstanding == NULL)
-        return;
-    if (coll_agent_is_told()) {
-        const struct coll_call call = p2p_call_of(p->outstanding);
-
-        p2p_fail_all(
-            p, coll_agent_fail(coll_call_text(name, sizeof(name), &call)));
-    } else if (p->shm != NULL) {
-        p2p_shm_check(p);
-    }
 }
 
 /* Wakes whoever sleeps for an operation. */
@@ -132,37 +120,6 @@ static void fail(struct p2p *p, coll_status_t status)
 }
 
 /* --- Sleeping ------------------------------------------------------------- */
-
-static int watch(struct p2p *p, int fd)
-{
-    struct epoll_event ev = {.events = EPOLLIN, .data.fd = fd};
-
-    return epoll_ctl(p->epoll, EPOLL_CTL_ADD, fd, &ev) < 0 ? -errno : 0;
-}
-
-/* What a sleep needs is made at the first one. */
-static void prepare_sleep(struct p2p *p)
-{
-    int rc = 0;
-
-    if (p->epoll >= 0)
-        return;
-    p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    p->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (p->wake_fd < 0 || p->epoll < 0)
-        rc = -errno;
-    if (rc == 0)
-        rc = watch(p, p->wake_fd);
-    if (rc == 0 && p->shm != NULL)
-        rc = watch(p, p->shm->epoll);
-    if (rc < 0) {
-        p2p_fail_all(p,
-            coll_fail(COLL_ERR_SYSTEM, "wait for messages: %s", strerror(-rc)));
-        return;
-    }
-    if (p->shm != NULL)
-        shm_set_wake_fd(p->shm, p->lane, p->wake_fd);
-}
 
 static void arm(struct p2p *p)
 {
@@ -185,26 +142,12 @@ static void wake_followers(struct p2p *p)
 }
 
 /* Sleeps without the lock. Before it: arm, and see that nothing moves. */
-static void sleep_in_epoll(struct p2p *p, uint64_t deadline_ns)
+static void sleep_until(struct p2p *p, uint64_t deadline_ns)
 {
-    struct epoll_event events[16];
     int left_ms = clock_left_ms(deadline_ns);
-    eventfd_t count;
-    int n;
 
     wake_followers(p);
-    p->is_asleep = true;
-    unlock(p);
-    n = epoll_wait(
-        p->epoll, events, 16, left_ms < SLICE_MS ? left_ms : SLICE_MS);
-    pthread_mutex_lock(&p->lock);
-    p->is_asleep = false;
-    for (int i = 0; i < n; i++) {
-        if (events[i].data.fd == p->wake_fd)
-            eventfd_read(p->wake_fd, &count);
-        else if (p->shm != NULL && events[i].data.fd == p->shm->epoll)
-            shm_look(p->shm, p->lane);
-    }
+    p2p_watch_step(p, left_ms < SLICE_MS ? left_ms : SLICE_MS);
 }
 
 /* --- Driving -------------------------------------------------------------- */
@@ -213,14 +156,14 @@ static void sleep_in_epoll(struct p2p *p, uint64_t deadline_ns)
  * thread sleeps there for all. */
 static bool doze(struct p2p *p, struct target *t, uint64_t deadline_ns)
 {
-    prepare_sleep(p);
+    p2p_watch_open(p);
     arm(p);
     if (!move_all(p)) {
-        check(p);
+        p2p_check(p);
         if (!is_reached(t)) {
             if (p->thread_is_polling || clock_now_ns() >= deadline_ns)
                 return false;
-            sleep_in_epoll(p, deadline_ns);
+            sleep_until(p, deadline_ns);
         }
     }
     disarm(p);
@@ -248,7 +191,7 @@ static void drive(struct p2p *p, struct target *t, uint64_t deadline_ns)
             yield_until = 0;
             if (++busy % BUSY_ROUNDS != 0)
                 continue;
-            check(p);
+            p2p_check(p);
             if (is_reached(t) || clock_now_ns() >= deadline_ns)
                 break;
         } else if (idle < SPIN_ROUNDS) {
@@ -258,7 +201,7 @@ static void drive(struct p2p *p, struct target *t, uint64_t deadline_ns)
             if (yield_until == 0)
                 yield_until = clock_now_ns() + YIELD_NS;
             wake_followers(p);
-            unlock(p);
+            p2p_unlock(p);
             sched_yield();
             pthread_mutex_lock(&p->lock);
         } else if (!doze(p, t, deadline_ns)) {
@@ -341,7 +284,7 @@ static void follow(struct p2p *p, uint64_t deadline_ns)
     };
 
     if (p->to_report != NULL) {
-        unlock(p);
+        p2p_unlock(p);
         pthread_mutex_lock(&p->lock);
         return;
     }
@@ -385,7 +328,7 @@ void p2p_post(struct p2p *p, struct p2p_op *const *ops, size_t n)
     for (size_t i = 0; i < n; i++)
         post(p, ops[i]);
     move_new(p);
-    unlock(p);
+    p2p_unlock(p);
 }
 
 coll_status_t p2p_wait(
@@ -396,7 +339,7 @@ coll_status_t p2p_wait(
 
     pthread_mutex_lock(&p->lock);
     status = wait_for(p, &t, deadline_ns);
-    unlock(p);
+    p2p_unlock(p);
     return status;
 }
 
@@ -409,11 +352,11 @@ bool p2p_is_done(struct p2p *p, struct p2p_op *op)
         move_new(p);
         /* Who only asks shall hear of failures, too. */
         if (!op->is_done && ++p->polls % POLLS_PER_CHECK == 0)
-            check(p);
+            p2p_check(p);
         wake_followers(p);
     }
     is_done = op->is_done;
-    unlock(p);
+    p2p_unlock(p);
     return is_done;
 }
 
@@ -431,7 +374,7 @@ coll_status_t p2p_run(struct p2p *p, struct p2p_op *ops, size_t n)
     /* Nobody may have the operations any more: they are the caller's. */
     if (status == COLL_ERR_TIMEOUT)
         fail(p, status);
-    unlock(p);
+    p2p_unlock(p);
     return status;
 }
 
@@ -441,7 +384,7 @@ void p2p_fail(struct p2p *p, coll_status_t status)
         return;
     pthread_mutex_lock(&p->lock);
     fail(p, status);
-    unlock(p);
+    p2p_unlock(p);
 }
 
 coll_status_t p2p_failure(struct p2p *p)
@@ -453,7 +396,7 @@ coll_status_t p2p_failure(struct p2p *p)
     pthread_mutex_lock(&p->lock);
     if (p->failure != COLL_OK)
         status = coll_fail(p->failure, "%s", p->failure_text);
-    unlock(p);
+    p2p_unlock(p);
     return status;
 }
 
@@ -466,7 +409,7 @@ static void *thread_main(void *arg)
     pthread_mutex_lock(&p->lock);
     while (!p->is_ending) {
         if (p->to_report != NULL) {
-            unlock(p);
+            p2p_unlock(p);
             pthread_mutex_lock(&p->lock);
             continue;
         }
@@ -476,24 +419,24 @@ static void *thread_main(void *arg)
             p->thread_is_parked = false;
             continue;
         }
-        prepare_sleep(p);
+        p2p_watch_open(p);
         arm(p);
         if (move_all(p)) {
             wake_followers(p);
             continue;
         }
-        check(p);
+        p2p_check(p);
         if (p->failure != COLL_OK) {
             wake_followers(p);
             continue;
         }
         p->thread_is_polling = true;
-        sleep_in_epoll(p, UINT64_MAX);
+        sleep_until(p, UINT64_MAX);
         p->thread_is_polling = false;
         if (!p->is_driven)
             disarm(p);
     }
-    unlock(p);
+    p2p_unlock(p);
     return NULL;
 }
 
@@ -510,7 +453,7 @@ coll_status_t p2p_start_thread(struct p2p *p)
         rc = pthread_create(&p->thread, NULL, thread_main, p);
         p->has_thread = rc == 0;
     }
-    unlock(p);
+    p2p_unlock(p);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return rc == 0 ? COLL_OK
                    : coll_fail(COLL_ERR_SYSTEM,
@@ -526,7 +469,7 @@ static void end_thread(struct p2p *p)
     pthread_cond_signal(&p->has_work);
     if (p->wake_fd >= 0)
         eventfd_write(p->wake_fd, 1);
-    unlock(p);
+    p2p_unlock(p);
     pthread_join(p->thread, NULL);
 }
 
@@ -534,8 +477,11 @@ static void end_thread(struct p2p *p)
 
 void p2p_destroy(struct p2p *p)
 {
+    bool has_failed;
+
     if (p == NULL)
         return;
+    has_failed = p->failure != COLL_OK;
     end_thread(p);
     /* Others hear that this rank leaves, and that is all they need. */
     if (p->outstanding != NULL) {
@@ -543,14 +489,11 @@ void p2p_destroy(struct p2p *p)
                                   "done");
         p2p_end_all(p, COLL_ERR_STATE);
     }
-    if (p->shm != NULL)
-        shm_set_wake_fd(p->shm, p->lane, -1);
+    if (p->places != NULL && p->g->failure == COLL_OK && !has_failed)
+        p2p_tcp_leave(p);
     for (int i = 0; i < p->active_count; i++)
         p2p_peer_free(p->active[i]);
-    if (p->epoll >= 0)
-        close(p->epoll);
-    if (p->wake_fd >= 0)
-        close(p->wake_fd);
+    p2p_watch_close(p);
     pthread_cond_destroy(&p->has_changed);
     pthread_cond_destroy(&p->has_work);
     pthread_mutex_destroy(&p->lock);
@@ -558,6 +501,23 @@ void p2p_destroy(struct p2p *p)
     free(p->active);
     free(p->set);
     free(p);
+}
+
+/* How the other ranks can be reached. */
+static void find_ways(struct p2p *p, const struct coll_group *g)
+{
+    if (g->backend == &coll_backend_shm) {
+        p->shm = g->state;
+    } else if (g->backend == &coll_backend_tcp) {
+        struct tcp_state *s = g->state;
+
+        p->net = s->net;
+        p->places = s->places;
+    } else if (g->backend == &coll_backend_nodes) {
+        p->lane = SHM_LANE_OUTER;
+        nodes_find_ways(p, g);
+    }
+    p->agent_fd = coll_agent_fd();
 }
 
 coll_status_t p2p_create(struct p2p **out, struct coll_group *g)
@@ -579,8 +539,7 @@ coll_status_t p2p_create(struct p2p **out, struct coll_group *g)
     pthread_cond_init(&p->has_changed, &attr);
     pthread_cond_init(&p->has_work, &attr);
     pthread_condattr_destroy(&attr);
-    if (g->backend == &coll_backend_shm)
-        p->shm = g->state;
+    find_ways(p, g);
     p->peers = calloc(size, sizeof(*p->peers));
     p->active = calloc(size, sizeof(*p->active));
     p->set = calloc(size, sizeof(*p->set));

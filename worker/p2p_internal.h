@@ -3,7 +3,9 @@
  *
  *   p2p.c        the calls, and who moves the bytes while others wait
  *   p2p_match.c  which message goes to which receive, and the protocol
+ *   p2p_check.c  whether what is waited for can still come
  *   p2p_shm.c    the bytes of two ranks of one node
+ *   p2p_tcp.c    those of two others, p2p_door.c how they come to connect
  *
  * Two ranks have a channel: a stream of bytes in each direction. Neither
  * blocks. On it travel headers, some with data behind them:
@@ -13,6 +15,7 @@
  *   CTS    the answer to an RTS, once there is a receive for it
  *   DATA   a part of it
  *   FIN    or: the receiver has taken it from the sender's memory itself
+ *   LEFT   the last word over TCP of a rank that leaves
  *
  * The headers EAGER and RTS come in the order of the sends, so the first one
  * that fits a receive is the right one.
@@ -26,8 +29,16 @@
 
 #include "p2p.h"
 #include "shm_internal.h"
+#include "tcp_internal.h"
 
-enum p2p_header_kind { P2P_EAGER, P2P_RTS, P2P_CTS, P2P_DATA, P2P_FIN };
+enum p2p_header_kind {
+    P2P_EAGER,
+    P2P_RTS,
+    P2P_CTS,
+    P2P_DATA,
+    P2P_FIN,
+    P2P_LEFT,
+};
 
 #define P2P_MAGIC 0x7032u
 
@@ -38,7 +49,8 @@ struct p2p_header {
     int32_t tag;
     uint32_t dtype;
     uint32_t id; /* RTS and what follows it: the sender's number for it */
-    uint64_t count; /* elements; DATA: bytes behind the header */
+    uint64_t count; /* elements; DATA: bytes behind the header; LEFT: after
+                     * which operation */
     uint64_t at; /* RTS: where the data lies in the sender's memory */
 };
 
@@ -66,6 +78,8 @@ struct p2p_unexpected {
 
 struct p2p_peer;
 
+enum p2p_end { P2P_GOES_ON, P2P_HAS_LEFT, P2P_HAS_DIED };
+
 struct p2p_channel_ops {
     size_t eager_max; /* bytes that a message of kind EAGER may have */
     size_t chunk; /* data of one DATA */
@@ -79,6 +93,11 @@ struct p2p_channel_ops {
     ssize_t (*pull)(
         struct p2p_peer *peer, void *buf, uint64_t from, size_t len);
     void (*close)(struct p2p_peer *peer);
+    /* Whether more can come from the other side than the channel holds. */
+    enum p2p_end (*ask)(struct p2p_peer *peer);
+    /* Fails because it has ended while the call needs it. */
+    coll_status_t (*blame)(
+        const struct p2p_peer *peer, const struct coll_call *call);
 };
 
 /* See p2p_shm.c. */
@@ -93,6 +112,50 @@ struct p2p_pipe {
     uint32_t out_tail; /* up to where there is known to be room */
     uint32_t in_tail; /* where the next byte is */
     uint32_t in_told; /* up to where the sender has been told so */
+};
+
+/* See p2p_tcp.c: what is said beside the stream of messages. */
+struct p2p_word {
+    uint32_t magic;
+    uint32_t kind; /* enum p2p_word_kind */
+    int32_t rank; /* HELLO: who connects */
+    int32_t status; /* FAILED */
+    uint64_t seq; /* LEFT: after which operation */
+    uint32_t has_sent; /* LEFT: there is a connection the other way */
+    uint32_t unused;
+    char token[TCP_TOKEN_BYTES];
+    char text[440]; /* FAILED */
+};
+
+enum p2p_word_kind {
+    P2P_WORD_HELLO, /* first, from who connects, before the messages */
+    P2P_WORD_WELCOME, /* these come back */
+    P2P_WORD_HAS_LEFT,
+    P2P_WORD_FAILED,
+};
+
+#define P2P_WORD_MAGIC 0x70327031u /* and version */
+
+/* The messages to a rank and those from it take a connection each, made by who
+ * sends: so no two cross, and each carries one thing. */
+struct p2p_wire {
+    int out; /* -1: none, yet or any more */
+    int in;
+    bool is_connecting;
+    bool can_write;
+    bool can_read;
+    bool out_has_ended;
+    bool in_has_ended;
+    bool has_left; /* the other side says so */
+    bool has_sent; /* and that it had connected */
+    uint64_t left_after;
+    int error; /* why it cannot be reached, or 0 */
+    uint64_t reach_ns; /* until when that is tried */
+    uint64_t ended_ns; /* when the first sign of its end was seen, or 0 */
+    struct p2p_word word; /* being received */
+    size_t word_len;
+    size_t at, end; /* of what has been read ahead */
+    char ahead[16384];
 };
 
 /* Header and data of one message on their way out. */
@@ -134,7 +197,17 @@ struct p2p_peer {
     /* Headers without data that wait for room. */
     struct p2p_header *replies;
     size_t replies_count, replies_room;
-    struct p2p_pipe pipe;
+    struct p2p_pipe pipe; /* of a rank of this node */
+    struct p2p_wire *wire; /* of another one */
+};
+
+/* Connections that have not said yet whose they are. */
+#define P2P_STRANGERS 64
+
+struct p2p_stranger {
+    int fd;
+    struct p2p_word word;
+    size_t len;
 };
 
 struct p2p {
@@ -159,7 +232,8 @@ struct p2p {
     bool has_finished; /* an operation of somebody else, perhaps */
     int followers; /* asleep on has_changed */
     pthread_cond_t has_changed;
-    int epoll; /* -1 until the first sleep */
+    int epoll; /* -1 until it is needed */
+    int agent_fd; /* in it, perhaps */
     int wake_fd; /* in it: an eventfd */
     unsigned int polls; /* of p2p_is_done() in vain */
     bool has_thread;
@@ -173,15 +247,31 @@ struct p2p {
     struct shm_state *shm; /* NULL: no other rank is on this node */
     enum shm_lane lane;
     const int *local; /* [shm->size] ranks of the group; NULL: the same */
-    const int *indices; /* [size] the reverse */
+    const int *indices; /* [size] the reverse, of those of this node */
+    const int *nodes; /* [size] whose they are; NULL: all of one, or none */
     uint32_t pipes_seen;
     bool may_pull;
+
+    /* --- p2p_door.c --- */
+    struct tcp_places *places; /* NULL: all are on this node */
+    struct tcp_net *net; /* NULL, or whom to tell as well */
+    unsigned int rounds;
+    struct p2p_stranger *strangers[P2P_STRANGERS];
+    unsigned int next_stranger;
+    bool knows_neighbours; /* connections to them are made, or under way */
+    coll_status_t told; /* COLL_OK, or what another rank failed with */
+    char told_text[440];
 };
 
 static inline int p2p_rank_of(const struct p2p *p, int index)
 {
     return p->local == NULL ? index : p->local[index];
 }
+
+/* --- backend_nodes.c ------------------------------------------------------ */
+
+/* Sets shm and what belongs to it, places, net. */
+void nodes_find_ways(struct p2p *p, const struct coll_group *g);
 
 /* --- p2p_match.c. All under the lock ---------------------------------------
  *
@@ -213,10 +303,18 @@ void p2p_peer_free(struct p2p_peer *peer);
  * of, or send or recv with its tag. */
 struct coll_call p2p_call_of(const struct p2p_op *op);
 
+/* --- p2p_check.c ---------------------------------------------------------- */
+
+/* Fails the engine if there is a reason. Costs system calls: for who is about
+ * to sleep. */
+void p2p_check(struct p2p *p);
+
 /* --- p2p_shm.c ----------------------------------------------------------- */
 
+bool p2p_is_here(const struct p2p *p, int rank);
+
 /* Makes the channel to a rank of this node. */
-void p2p_shm_open(struct p2p *p, struct p2p_peer *peer);
+void p2p_shm_open(struct p2p_peer *peer);
 
 /* Makes new pipes known; whether there were any. */
 bool p2p_shm_accept(struct p2p *p);
@@ -225,8 +323,68 @@ bool p2p_shm_accept(struct p2p *p);
 void p2p_shm_arm(struct p2p *p);
 void p2p_shm_disarm(struct p2p *p);
 
-/* Fails the engine if a rank has said that it gives up, or has ended without
- * having done what is needed of it. */
-void p2p_shm_check(struct p2p *p);
+/* Takes in what there is to know of the other ranks. */
+void p2p_shm_look(struct p2p *p);
+
+/* --- p2p_tcp.c ------------------------------------------------------------ */
+
+/* Makes the channel to a rank of another node, without connections. 0 or
+ * -ENOMEM. */
+int p2p_tcp_open(struct p2p_peer *peer);
+
+/* Something has happened on the connection out, or in. */
+void p2p_tcp_out_ready(struct p2p_peer *peer, uint32_t events);
+void p2p_tcp_in_ready(struct p2p_peer *peer);
+
+/* Connects to a rank, unless that has been done. */
+void p2p_tcp_reach(struct p2p_peer *peer);
+
+/* Takes fd: the other side's connection, which has said whose it is. */
+void p2p_tcp_admit(struct p2p_peer *peer, int fd);
+
+/* Tells all that this rank gives up. */
+void p2p_tcp_tell(struct p2p *p, coll_status_t status);
+
+/* Tells all that this rank leaves, and lets them have what was sent to them:
+ * waits a moment for that. */
+void p2p_tcp_leave(struct p2p *p);
+
+/* --- p2p_door.c ----------------------------------------------------------- */
+
+/* What an event of the engine's epoll set is of. */
+enum p2p_watch {
+    P2P_WATCH_WAKE,
+    P2P_WATCH_SHM,
+    P2P_WATCH_AGENT,
+    P2P_WATCH_DOOR,
+    P2P_WATCH_STRANGER, /* index: its slot */
+    P2P_WATCH_OUT, /* index: rank */
+    P2P_WATCH_IN,
+};
+
+/* 0 or a negative errno. */
+int p2p_watch(
+    struct p2p *p, int fd, uint32_t events, enum p2p_watch what, int index);
+void p2p_unwatch(struct p2p *p, int fd);
+
+/* Makes the epoll set, if there is none. Whether there is one: else it has
+ * failed. */
+bool p2p_watch_open(struct p2p *p);
+
+/* Gives the lock back and tells those who want to be called what is done. */
+void p2p_unlock(struct p2p *p);
+
+/* Takes in what has happened to any connection; waits so long for something,
+ * without the lock if it waits at all. Whether there was anything. */
+bool p2p_watch_step(struct p2p *p, int timeout_ms);
+
+void p2p_watch_close(struct p2p *p);
+
+/* Another descriptor would be one too many: raises the limit. Whether it is
+ * worth another try. */
+bool p2p_more_fds(int error);
+
+/* Connects to those over whom failures spread. */
+void p2p_meet_neighbours(struct p2p *p);
 
 #endif

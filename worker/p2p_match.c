@@ -87,6 +87,8 @@ void p2p_fail_all(struct p2p *p, coll_status_t status)
         return;
     if (p->shm != NULL)
         shm_announce_failure(p->shm, status, SHM_HAD_GROUP);
+    if (p->places != NULL)
+        p2p_tcp_tell(p, status);
     p2p_end_all(p, status);
 }
 
@@ -159,12 +161,6 @@ struct p2p_peer *p2p_peer_get(struct p2p *p, int rank)
 
     if (peer != NULL)
         return peer;
-    if (p->shm == NULL) {
-        p2p_fail_all(p, coll_fail(COLL_ERR_UNSUPPORTED,
-                            "the back end %s has no messages between two ranks",
-                            p->g->backend->name));
-        return NULL;
-    }
     peer = calloc(1, sizeof(*peer));
     if (peer == NULL) {
         fail_memory(p);
@@ -173,7 +169,13 @@ struct p2p_peer *p2p_peer_get(struct p2p *p, int rank)
     peer->p2p = p;
     peer->rank = rank;
     peer->kept_end = &peer->kept;
-    p2p_shm_open(p, peer);
+    if (p2p_is_here(p, rank)) {
+        p2p_shm_open(peer);
+    } else if (p2p_tcp_open(peer) < 0) {
+        free(peer);
+        fail_memory(p);
+        return NULL;
+    }
     p->peers[rank] = peer;
     p->active[p->active_count++] = peer;
     return peer;
@@ -304,6 +306,7 @@ static void on_sent(struct p2p *p, struct p2p_peer *peer)
         return;
     case P2P_CTS:
     case P2P_FIN:
+    case P2P_LEFT:
         return;
     }
 }
@@ -629,6 +632,13 @@ static void on_header(struct p2p *p, struct p2p_peer *peer)
         return;
     case P2P_DATA:
         on_data(p, peer);
+        return;
+    case P2P_LEFT:
+        if (peer->wire == NULL)
+            break;
+        peer->in.have = 0;
+        peer->wire->has_left = true;
+        peer->wire->left_after = peer->in.header.count;
         return;
     }
     fail_garbage(p, peer);

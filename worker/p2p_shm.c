@@ -19,7 +19,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "coll_agent.h"
 #include "coll_ranks.h"
 #include "coll_signature.h"
 
@@ -283,6 +282,39 @@ static void shm_channel_close(struct p2p_peer *peer)
         munmap(peer->pipe.in, sizeof(*peer->pipe.in));
 }
 
+/* --- Ends ----------------------------------------------------------------- */
+
+static enum p2p_end shm_channel_ask(struct p2p_peer *peer)
+{
+    struct p2p *p = peer->p2p;
+    int index = peer->pipe.index;
+    enum p2p_end end = P2P_GOES_ON;
+
+    if (atomic_load(&p->shm->control[index].has_left) != 0)
+        end = P2P_HAS_LEFT;
+    else if (shm_has_ended(p->shm, index))
+        end = P2P_HAS_DIED;
+    if (end != P2P_GOES_ON)
+        take_pipe(p, index);
+    return end;
+}
+
+static coll_status_t shm_channel_blame(
+    const struct p2p_peer *peer, const struct coll_call *call)
+{
+    const struct p2p *p = peer->p2p;
+    const struct shm_control *c = &p->shm->control[peer->pipe.index];
+    char name[64];
+
+    if (atomic_load(&c->has_left) == 0)
+        return shm_fail_dead(p->shm, peer->pipe.index, call);
+    return coll_fail(COLL_ERR_PEER,
+        "rank %d left after operation %llu, this rank is in %s",
+        coll_rank_name(p->g->names, peer->rank),
+        (unsigned long long)c->left_after_seq,
+        coll_call_text(name, sizeof(name), call));
+}
+
 static const struct p2p_channel_ops shm_ops = {
     .eager_max = EAGER_BYTES,
     .chunk = PULL_BYTES,
@@ -290,17 +322,27 @@ static const struct p2p_channel_ops shm_ops = {
     .recv = shm_channel_recv,
     .pull = shm_channel_pull,
     .close = shm_channel_close,
+    .ask = shm_channel_ask,
+    .blame = shm_channel_blame,
 };
 
-void p2p_shm_open(struct p2p *p, struct p2p_peer *peer)
+bool p2p_is_here(const struct p2p *p, int rank)
 {
+    return p->shm != NULL &&
+           (p->nodes == NULL || p->nodes[rank] == p->nodes[p->g->rank]);
+}
+
+void p2p_shm_open(struct p2p_peer *peer)
+{
+    const struct p2p *p = peer->p2p;
+
     peer->ops = &shm_ops;
     peer->pipe.index = p->indices == NULL ? peer->rank : p->indices[peer->rank];
     peer->pipe.pid = p->shm->peers[peer->pipe.index].pid;
     peer->can_pull = p->may_pull && peer->pipe.pid > 0;
 }
 
-/* --- Sleeping, and why it may be in vain ---------------------------------- */
+/* --- Sleeping ------------------------------------------------------------- */
 
 void p2p_shm_arm(struct p2p *p)
 {
@@ -315,94 +357,11 @@ void p2p_shm_disarm(struct p2p *p)
         atomic_fetch_and(asleep, ~(1u << p->lane));
 }
 
-/* The operation that needs a rank. */
-static struct coll_call call_for(const struct p2p *p, int rank)
+void p2p_shm_look(struct p2p *p)
 {
-    const struct p2p_op *op = p->outstanding;
-
-    while (op->after != NULL && op->peer != rank && op->source != rank)
-        op = op->after;
-    return p2p_call_of(op);
-}
-
-/* What a rank sent before its end is still in the ring, or on its way. */
-static void drain(struct p2p *p, struct p2p_peer *peer)
-{
-    take_pipe(p, peer->pipe.index);
-    while (p->failure == COLL_OK && p2p_move(p, peer))
-        continue;
-}
-
-static void check_peer(struct p2p *p, struct p2p_peer *peer, int *left)
-{
-    int index = peer->pipe.index;
-    const struct shm_control *c = &p->shm->control[index];
-    bool has_left = atomic_load(&c->has_left) != 0;
-    bool has_ended = has_left || shm_has_ended(p->shm, index);
-    struct coll_call call;
-    char name[64];
-
-    *left += has_ended;
-    if (!has_ended)
-        return;
-    drain(p, peer);
-    if (p->failure != COLL_OK || peer->pending == 0)
-        return;
-    call = call_for(p, peer->rank);
-    if (!has_left)
-        p2p_fail_all(p, shm_fail_dead(p->shm, index, &call));
-    else
-        p2p_fail_all(
-            p, coll_fail(COLL_ERR_PEER,
-                   "rank %d left after operation %llu, this rank is in %s",
-                   coll_rank_name(p->g->names, peer->rank),
-                   (unsigned long long)c->left_after_seq,
-                   coll_call_text(name, sizeof(name), &call)));
-}
-
-/* A receive from any rank fails when one has died, for it may be the one; and
- * when all have left. */
-static void check_any(struct p2p *p)
-{
-    struct shm_state *s = p->shm;
-    const struct coll_call call = p2p_call_of(p->any.first);
-    int left = 0;
-    char name[64];
-
-    for (int i = 0; i < s->size && p->failure == COLL_OK; i++) {
-        struct p2p_peer *peer;
-        bool has_left = atomic_load(&s->control[i].has_left) != 0;
-
-        if (i == s->rank || !(has_left || shm_has_ended(s, i)))
-            continue;
-        left++;
-        peer = p2p_peer_get(p, p2p_rank_of(p, i));
-        if (peer != NULL)
-            drain(p, peer);
-        if (p->any.first == NULL)
-            return;
-        if (!has_left && p->failure == COLL_OK)
-            p2p_fail_all(p, shm_fail_dead(s, i, &call));
-    }
-    if (p->failure == COLL_OK && left == p->g->size - 1)
-        p2p_fail_all(p, coll_fail(COLL_ERR_PEER,
-                            "all other ranks have left, this rank is in %s",
-                            coll_call_text(name, sizeof(name), &call)));
-}
-
-void p2p_shm_check(struct p2p *p)
-{
-    struct shm_state *s = p->shm;
-    int left = 0;
-
-    shm_look(s, p->lane);
+    shm_look(p->shm, p->lane);
     take_pipes(p);
-    for (int i = 0; i < s->size && p->failure == COLL_OK; i++)
-        if (shm_has_failed(s, i))
-            p2p_fail_all(p, shm_fail_with(s, i, false));
-    for (int i = 0; i < p->active_count && p->failure == COLL_OK; i++)
-        if (p->active[i]->pending > 0)
-            check_peer(p, p->active[i], &left);
-    if (p->failure == COLL_OK && p->any.first != NULL)
-        check_any(p);
+    for (int i = 0; i < p->shm->size && p->failure == COLL_OK; i++)
+        if (shm_has_failed(p->shm, i))
+            p2p_fail_all(p, shm_fail_with(p->shm, i, false));
 }

@@ -16,6 +16,7 @@
 #define COLL_TCP_INTERNAL_H
 
 #include <poll.h>
+#include <stdatomic.h>
 
 #include "backend.h"
 
@@ -87,7 +88,7 @@ struct tcp_net {
     bool *set; /* [size] scratch for error texts */
     char *scratch; /* TCP_SCRATCH_BYTES for data of others */
     const void **srcs; /* [size] */
-    bool has_told; /* that this rank gives up */
+    atomic_flag has_told; /* that this rank gives up; by any thread */
     bool is_asked; /* the time of another one is over */
     /* "nodes": what else can end a wait. */
     int watch_fd; /* -1: nothing */

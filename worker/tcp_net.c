@@ -120,9 +120,8 @@ void tcp_net_fail(struct tcp_net *net, uint64_t seq, coll_status_t status)
     bool is_for_all = status == COLL_ERR_PEER || status == COLL_ERR_MISMATCH ||
                       status == COLL_ERR_TIMEOUT;
 
-    if (net->has_told)
+    if (atomic_flag_test_and_set(&net->has_told))
         return;
-    net->has_told = true;
     if (is_for_all) {
         snprintf(news.text, sizeof(news.text), "%s", coll_last_error());
     } else {

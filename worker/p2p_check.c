@@ -1,0 +1,89 @@
+/*
+ * Whether what is waited for can still come: another rank may have given up,
+ * died or left, or the launcher may tell of that. What a rank sent before its
+ * end is taken in first.
+ */
+#include "coll_agent.h"
+#include "coll_signature.h"
+#include "p2p_internal.h"
+
+/* The operation that needs a rank. */
+static struct coll_call call_for(const struct p2p *p, int rank)
+{
+    const struct p2p_op *op = p->outstanding;
+
+    while (op->after != NULL && op->peer != rank && op->source != rank)
+        op = op->after;
+    return p2p_call_of(op);
+}
+
+static enum p2p_end ask(struct p2p *p, struct p2p_peer *peer)
+{
+    enum p2p_end end = peer->ops->ask(peer);
+
+    while (end != P2P_GOES_ON && p->failure == COLL_OK && p2p_move(p, peer))
+        continue;
+    return end;
+}
+
+static void check_peer(struct p2p *p, struct p2p_peer *peer)
+{
+    struct coll_call call;
+
+    if (peer->pending == 0 || ask(p, peer) == P2P_GOES_ON ||
+        peer->pending == 0 || p->failure != COLL_OK)
+        return;
+    call = call_for(p, peer->rank);
+    p2p_fail_all(p, peer->ops->blame(peer, &call));
+}
+
+/* A receive from any rank fails when one has died, for it may be the one; and
+ * when all have left. */
+static void check_any(struct p2p *p)
+{
+    const struct coll_call call = p2p_call_of(p->any.first);
+    int left = 0;
+    char name[64];
+
+    for (int r = 0; r < p->g->size; r++) {
+        struct p2p_peer *peer = r == p->g->rank ? NULL : p2p_peer_get(p, r);
+        enum p2p_end end = peer == NULL ? P2P_GOES_ON : ask(p, peer);
+
+        if (p->failure != COLL_OK || p->any.first == NULL)
+            return;
+        left += end == P2P_HAS_LEFT;
+        if (end == P2P_HAS_DIED) {
+            p2p_fail_all(p, peer->ops->blame(peer, &call));
+            return;
+        }
+    }
+    if (left == p->g->size - 1)
+        p2p_fail_all(p, coll_fail(COLL_ERR_PEER,
+                            "all other ranks have left, this rank is in %s",
+                            coll_call_text(name, sizeof(name), &call)));
+}
+
+void p2p_check(struct p2p *p)
+{
+    char name[64];
+
+    if (p->failure != COLL_OK || p->outstanding == NULL)
+        return;
+    if (coll_agent_is_told()) {
+        const struct coll_call call = p2p_call_of(p->outstanding);
+
+        p2p_fail_all(
+            p, coll_agent_fail(coll_call_text(name, sizeof(name), &call)));
+        return;
+    }
+    if (p->shm != NULL)
+        p2p_shm_look(p);
+    if (p->failure == COLL_OK && p->places != NULL)
+        p2p_meet_neighbours(p);
+    if (p->failure == COLL_OK && p->told != COLL_OK)
+        p2p_fail_all(p, coll_fail(p->told, "%s", p->told_text));
+    for (int i = 0; i < p->active_count && p->failure == COLL_OK; i++)
+        check_peer(p, p->active[i]);
+    if (p->failure == COLL_OK && p->any.first != NULL)
+        check_any(p);
+}
