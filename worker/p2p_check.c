@@ -78,8 +78,10 @@ void p2p_check(struct p2p *p)
     }
     if (p->shm != NULL)
         p2p_shm_look(p);
-    if (p->failure == COLL_OK && p->places != NULL)
+    if (p->failure == COLL_OK && p->places != NULL) {
         p2p_meet_neighbours(p);
+        p2p_tcp_hear(p);
+    }
     if (p->failure == COLL_OK && p->told != COLL_OK)
         p2p_fail_all(p, coll_fail(p->told, "%s", p->told_text));
     for (int i = 0; i < p->active_count && p->failure == COLL_OK; i++)

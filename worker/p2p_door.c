@@ -62,10 +62,14 @@ bool p2p_watch_open(struct p2p *p)
     /* The segment's set has the launcher in it. */
     if (rc == 0 && p->shm != NULL)
         rc = p2p_watch(p, p->shm->epoll, EPOLLIN, P2P_WATCH_SHM, 0);
-    else if (rc == 0 && coll_agent_fd() >= 0)
-        rc = p2p_watch(p, coll_agent_fd(), EPOLLIN, P2P_WATCH_AGENT, 0);
+    else if (rc == 0 && p->agent_fd >= 0)
+        rc = p2p_watch(p, p->agent_fd, EPOLLIN, P2P_WATCH_AGENT, 0);
     if (rc == 0 && p->places != NULL)
         rc = p2p_watch(p, p->places->listener, EPOLLIN, P2P_WATCH_DOOR, 0);
+    /* They are left there, so only what is new shall be told. */
+    for (int i = 0; rc == 0 && p->net != NULL && i < p->net->nlinks; i++)
+        rc = p2p_watch(
+            p, p->net->links[i].news, EPOLLIN | EPOLLET, P2P_WATCH_NEWS, 0);
     if (rc < 0) {
         fail_rc(p, "wait", rc);
         return false;
@@ -208,6 +212,9 @@ static void on_event(struct p2p *p, const struct epoll_event *ev)
         return;
     case P2P_WATCH_IN:
         p2p_tcp_in_ready(p->peers[index]);
+        return;
+    case P2P_WATCH_NEWS:
+        p2p_tcp_hear(p);
         return;
     }
 }

@@ -342,6 +342,9 @@ void p2p_tcp_reach(struct p2p_peer *peer);
 /* Takes fd: the other side's connection, which has said whose it is. */
 void p2p_tcp_admit(struct p2p_peer *peer, int fd);
 
+/* Takes in what is said where collectives are done. */
+void p2p_tcp_hear(struct p2p *p);
+
 /* Tells all that this rank gives up. */
 void p2p_tcp_tell(struct p2p *p, coll_status_t status);
 
@@ -360,6 +363,7 @@ enum p2p_watch {
     P2P_WATCH_STRANGER, /* index: its slot */
     P2P_WATCH_OUT, /* index: rank */
     P2P_WATCH_IN,
+    P2P_WATCH_NEWS,
 };
 
 /* 0 or a negative errno. */

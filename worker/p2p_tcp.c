@@ -213,6 +213,16 @@ void p2p_tcp_admit(struct p2p_peer *peer, int fd)
 
 /* --- Words ---------------------------------------------------------------- */
 
+/* Only the first reason counts. text has 440 bytes. */
+static void note_failure(struct p2p *p, int32_t status, const char *text)
+{
+    if (p->told != COLL_OK)
+        return;
+    p->told = (coll_status_t)status;
+    snprintf(p->told_text, sizeof(p->told_text), "%.*s",
+        (int)sizeof(p->told_text) - 1, text);
+}
+
 /* Whether it is one that we expect. */
 static bool take_word(struct p2p_peer *peer)
 {
@@ -233,11 +243,8 @@ static bool take_word(struct p2p_peer *peer)
         note_end(w);
         return true;
     case P2P_WORD_FAILED:
-        if (p->told == COLL_OK && word->status < 0) {
-            p->told = (coll_status_t)word->status;
-            snprintf(p->told_text, sizeof(p->told_text), "%.*s",
-                (int)sizeof(word->text), word->text);
-        }
+        if (word->status < 0)
+            note_failure(p, word->status, word->text);
         return true;
     }
     return false;
@@ -297,6 +304,37 @@ void p2p_tcp_tell(struct p2p *p, coll_status_t status)
         say(p->active[i], &word);
     if (p->net != NULL)
         tcp_net_fail(p->net, 0, status);
+}
+
+/* What neighbours in the net have said over connections that are there from
+ * the beginning. It is left there, for the collectives. */
+static void peek_at_news(struct p2p *p, const struct tcp_link *link)
+{
+    struct tcp_news news[4];
+    struct p2p_peer *peer;
+    ssize_t n = recv(link->news, news, sizeof(news), MSG_PEEK | MSG_DONTWAIT);
+
+    for (int i = 0; (i + 1) * (ssize_t)sizeof(news[0]) <= n; i++) {
+        if (news[i].magic != TCP_NEWS_MAGIC)
+            return; /* somebody is reading it just now */
+        if (news[i].kind == TCP_FAILED && news[i].status < 0)
+            note_failure(p, news[i].status, news[i].text);
+        if (news[i].kind != TCP_LEFT)
+            continue;
+        peer = p2p_peer_get(p, p->net->names[link->rank]);
+        if (peer == NULL || peer->wire == NULL)
+            return;
+        peer->wire->has_left = true;
+        peer->wire->left_after = news[i].seq;
+        note_end(peer->wire);
+    }
+}
+
+void p2p_tcp_hear(struct p2p *p)
+{
+    for (int i = 0; p->net != NULL && i < p->net->nlinks; i++)
+        if (p->failure == COLL_OK)
+            peek_at_news(p, &p->net->links[i]);
 }
 
 /* --- Events --------------------------------------------------------------- */
@@ -430,9 +468,15 @@ static coll_status_t fail_unreachable(
     int port = 0;
 
     tcp_places_get(p->places, peer->rank, &addr, &port);
-    return coll_fail(COLL_ERR_PEER,
-        "%s: rank %d cannot reach rank %d at %s port %d: %s; it has ended, or "
-        "%s has to tell the address of its node",
+    /* Its listener is there as long as its group. */
+    if (peer->wire->error == ECONNREFUSED)
+        return coll_fail(COLL_ERR_PEER,
+            "rank %d at %s is gone: it does not listen at port %d any more, "
+            "this rank is in %s",
+            name_of(peer), addr, port, call);
+    return coll_fail(COLL_ERR_SYSTEM,
+        "%s: rank %d cannot reach rank %d at %s port %d: %s; %s can tell the "
+        "address of a node that others reach",
         call, coll_rank_name(p->g->names, p->g->rank), name_of(peer), addr,
         port, strerror(peer->wire->error), ENV_NODE_ADDR);
 }
