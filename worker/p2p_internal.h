@@ -146,6 +146,8 @@ struct p2p_wire {
     bool can_read;
     bool out_has_ended;
     bool in_has_ended;
+    bool is_welcome; /* the other side has answered */
+    bool has_news; /* of it, in the net, more may come */
     bool has_left; /* the other side says so */
     bool has_sent; /* and that it had connected */
     uint64_t left_after;

@@ -85,6 +85,8 @@ static void end_out(struct p2p_peer *peer)
 
     close_fd(peer->p2p, &w->out);
     w->out_has_ended = true;
+    if (!w->is_welcome && w->error == 0)
+        w->error = ECONNREFUSED; /* it has not got as far as to accept us */
     w->can_write = false;
     note_end(w);
 }
@@ -103,6 +105,9 @@ static void end_in(struct p2p_peer *peer)
 
 static void cannot_reach(struct p2p_peer *peer, int error)
 {
+    /* Its listener was closed before it had looked at this one. */
+    if (error == ECONNRESET || error == EPIPE)
+        error = ECONNREFUSED;
     peer->wire->error = error;
     end_out(peer);
 }
@@ -235,6 +240,7 @@ static bool take_word(struct p2p_peer *peer)
         return false;
     switch (word->kind) {
     case P2P_WORD_WELCOME:
+        w->is_welcome = true;
         return true;
     case P2P_WORD_HAS_LEFT:
         w->has_left = true;
@@ -311,9 +317,12 @@ void p2p_tcp_tell(struct p2p *p, coll_status_t status)
 static void peek_at_news(struct p2p *p, const struct tcp_link *link)
 {
     struct tcp_news news[4];
-    struct p2p_peer *peer;
+    struct p2p_peer *peer = p2p_peer_get(p, p->net->names[link->rank]);
     ssize_t n = recv(link->news, news, sizeof(news), MSG_PEEK | MSG_DONTWAIT);
 
+    if (peer == NULL || peer->wire == NULL)
+        return;
+    peer->wire->has_news = n > 0 || (n < 0 && errno == EAGAIN);
     for (int i = 0; (i + 1) * (ssize_t)sizeof(news[0]) <= n; i++) {
         if (news[i].magic != TCP_NEWS_MAGIC)
             return; /* somebody is reading it just now */
@@ -321,9 +330,6 @@ static void peek_at_news(struct p2p *p, const struct tcp_link *link)
             note_failure(p, news[i].status, news[i].text);
         if (news[i].kind != TCP_LEFT)
             continue;
-        peer = p2p_peer_get(p, p->net->names[link->rank]);
-        if (peer == NULL || peer->wire == NULL)
-            return;
         peer->wire->has_left = true;
         peer->wire->left_after = news[i].seq;
         note_end(peer->wire);
@@ -452,8 +458,9 @@ static enum p2p_end tcp_channel_ask(struct p2p_peer *peer)
         cannot_reach(peer, ETIMEDOUT);
     if (w->ended_ns == 0)
         return P2P_GOES_ON;
-    more_may_come = (w->in >= 0 || (w->has_sent && !w->in_has_ended)) ||
-                    (!w->has_left && !w->out_has_ended);
+    more_may_come =
+        w->in >= 0 || (w->has_sent && !w->in_has_ended) ||
+        (!w->has_left && (!w->out_has_ended || (w->error != 0 && w->has_news)));
     if (more_may_come &&
         clock_now_ns() < w->ended_ns + END_MS * CLOCK_NS_PER_MS)
         return P2P_GOES_ON;
