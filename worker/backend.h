@@ -94,11 +94,12 @@ struct coll_group {
     void *state; /* the back end's, from create to destroy */
     int rank;
     int size;
-    bool is_deterministic; /* folds in rank order, whatever the layout */
     /* What ranks are called in sentences, ascending; NULL: what they are. */
     const int *names;
     int64_t timeout_ms;
     uint32_t id; /* in the recorder; 0: the default group */
+    /* Reductions give the same bits whichever ranks share a node. */
+    bool is_deterministic;
     struct p2p *p2p; /* NULL in a world of one */
     /* Operations stand in line: each takes the next turn and runs when it has
      * come. seq is of the one that runs, or that has run last. */

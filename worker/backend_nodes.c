@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "flat.h"
 #include "kernel.h"
 #include "p2p_internal.h"
 #include "rendezvous/base/clock.h"
@@ -188,13 +189,22 @@ static bool has_root(
     return s->nodes[root] == s->nodes[g->rank];
 }
 
+/* What ranks compare and sentences name is the whole call. */
+static struct coll_call part_of(const struct coll_call *call)
+{
+    struct coll_call part = *call;
+
+    if (part.whole == NULL)
+        part.whole = call;
+    return part;
+}
+
 /* The node's ranks compare their calls; then recvbuf has the node's data. */
 static coll_status_t bring_together(
     struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
 {
-    struct coll_call part = *call;
+    struct coll_call part = part_of(call);
 
-    part.whole = call;
     if (call->kind == COLL_KIND_BROADCAST) {
         part.root = s->indices[call->root];
         if (!has_root(s, g, call->root))
@@ -211,10 +221,9 @@ static coll_status_t bring_together(
 static coll_status_t run_between(
     struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
 {
-    struct coll_call part = *call;
+    struct coll_call part = part_of(call);
     coll_status_t status;
 
-    part.whole = call;
     part.sendbuf = call->recvbuf;
     if (call->kind == COLL_KIND_BROADCAST)
         part.root = s->nodes[call->root];
@@ -230,9 +239,8 @@ static coll_status_t run_between(
 static coll_status_t hand_out(
     struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
 {
-    struct coll_call part = *call;
+    struct coll_call part = part_of(call);
 
-    part.whole = call;
     part.root = 0;
     part.kind = COLL_KIND_BROADCAST;
     if (call->kind == COLL_KIND_BARRIER ||
@@ -265,6 +273,42 @@ static void watch_between(struct nodes_state *s, bool is_on)
     shm->watch_cb = is_on ? watch_net : NULL;
 }
 
+/* Within the nodes, between them, and back. */
+static coll_status_t run_in_parts(
+    struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
+{
+    coll_status_t status;
+
+    watch_between(s, true);
+    status = bring_together(s, g, call);
+    watch_between(s, false);
+    if (status == COLL_OK && s->net != NULL) {
+        status = run_between(s, g, call);
+        if (status != COLL_OK)
+            tell_node(s, status);
+    }
+    return status == COLL_OK ? hand_out(s, g, call) : status;
+}
+
+/* Any rank with any other, once all know that they call the same. */
+static coll_status_t run_flat(
+    struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
+{
+    struct coll_call agreement = part_of(call);
+    coll_status_t status;
+
+    agreement.kind = COLL_KIND_BARRIER;
+    status = run_in_parts(s, g, &agreement);
+    if (status != COLL_OK)
+        return status;
+    status = flat_run(g, call);
+    if (status != COLL_OK)
+        tell_node(s, status);
+    else if (flat_is_settled_late(call->kind))
+        status = run_in_parts(s, g, &agreement);
+    return status;
+}
+
 static coll_status_t nodes_run(
     struct coll_group *g, const struct coll_call *call)
 {
@@ -275,16 +319,8 @@ static coll_status_t nodes_run(
         return coll_backend_self.run(g, call);
     if (s->nodes_count == 1)
         return run_local(s, call);
-    watch_between(s, true);
-    status = bring_together(s, g, call);
-    watch_between(s, false);
-    if (status == COLL_OK && s->net != NULL) {
-        status = run_between(s, g, call);
-        if (status != COLL_OK)
-            tell_node(s, status);
-    }
-    if (status == COLL_OK)
-        status = hand_out(s, g, call);
+    status = flat_is_for(g, call->kind) ? run_flat(s, g, call)
+                                        : run_in_parts(s, g, call);
     if (status != COLL_OK && s->net != NULL)
         tcp_net_fail(s->net, call->seq, status);
     return status;

@@ -1,4 +1,5 @@
 /* The back end "tcp": every rank by itself, wherever it is. */
+#include "flat.h"
 #include "tcp_internal.h"
 
 #include <stdlib.h>
@@ -47,11 +48,30 @@ static void tcp_destroy(struct coll_group *g)
     g->state = NULL;
 }
 
+static coll_status_t run_flat(
+    struct coll_group *g, const struct coll_call *call)
+{
+    struct tcp_state *s = g->state;
+    struct tcp_net *net = s->net;
+    coll_status_t status = tcp_agree(net, call);
+
+    if (status == COLL_OK)
+        status = flat_run(g, call);
+    if (status == COLL_OK && flat_is_settled_late(call->kind))
+        status = tcp_agree(net, call);
+    if (status != COLL_OK)
+        tcp_net_fail(net, call->seq, status);
+    return status;
+}
+
 static coll_status_t run(struct coll_group *g, const struct coll_call *call)
 {
     struct tcp_state *s = g->state;
 
-    return s == NULL ? coll_backend_self.run(g, call) : tcp_run(s->net, call);
+    if (s == NULL)
+        return coll_backend_self.run(g, call);
+    return flat_is_for(g, call->kind) ? run_flat(g, call)
+                                      : tcp_run(s->net, call);
 }
 
 const struct coll_backend coll_backend_tcp = {

@@ -137,7 +137,12 @@ coll_status_t tcp_check(struct tcp_net *net, const struct coll_call *call);
 
 /* --- tcp_ops.c ------------------------------------------------------------ */
 
-/* Runs one call over the net; root is a rank of the net. A failure is told. */
+/* Every rank learns whether all have called the same; it is a barrier. A
+ * failure is not told. */
+coll_status_t tcp_agree(struct tcp_net *net, const struct coll_call *call);
+
+/* Runs one call over the net: all_reduce, broadcast, or for any other kind just
+ * the agreement; root is a rank of the net. A failure is told. */
 coll_status_t tcp_run(struct tcp_net *net, const struct coll_call *call);
 
 /* --- tcp_places.c: where the ranks are after their meeting ---------------- */

@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-#include "kernel.h"
 #include "coll_signature.h"
+#include "kernel.h"
 
 #define AGREE_MAGIC 0x636f6c61u
 
@@ -71,7 +71,7 @@ static void merge(struct agreement *a, const struct agreement *b)
     note_call(a, b->other, &b->of_other);
 }
 
-static coll_status_t agree(struct tcp_net *net, const struct coll_call *call)
+coll_status_t tcp_agree(struct tcp_net *net, const struct coll_call *call)
 {
     struct agreement known = {
         .magic = AGREE_MAGIC,
@@ -274,7 +274,7 @@ static coll_status_t broadcast(
 
 coll_status_t tcp_run(struct tcp_net *net, const struct coll_call *call)
 {
-    coll_status_t status = agree(net, call);
+    coll_status_t status = tcp_agree(net, call);
 
     if (status == COLL_OK && call->count > 0) {
         switch (call->kind) {
@@ -284,7 +284,7 @@ coll_status_t tcp_run(struct tcp_net *net, const struct coll_call *call)
         case COLL_KIND_BROADCAST:
             status = broadcast(net, call);
             break;
-        case COLL_KIND_BARRIER:
+        default: /* no data, or not over the net */
             break;
         }
     }

@@ -1,0 +1,122 @@
+/* The operations of flat.h by kind, and what all of them are made of. */
+#include "flat_internal.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coll_signature.h"
+
+void flat_copy(const struct flat *f, void *to, const void *from, size_t count)
+{
+    if (count > 0 && to != from)
+        memcpy(to, from, count * f->elem);
+}
+
+void *flat_scratch(const struct flat *f, size_t bytes)
+{
+    void *memory = malloc(bytes > 0 ? bytes : 1);
+    char name[64];
+
+    if (memory == NULL)
+        coll_fail(COLL_ERR_MEMORY, "out of memory for %zu bytes in %s", bytes,
+            coll_call_text(name, sizeof(name), f->call));
+    return memory;
+}
+
+/* Messages between two ranks arrive in the order in which they were sent, so
+ * all those of an operation can have one tag; it is there to tell a rank that
+ * is out of step. */
+static struct p2p_op make_op(const struct flat *f, int peer, size_t count)
+{
+    return (struct p2p_op){
+        .is_step = true,
+        .peer = peer,
+        .tag = (int)(f->call->seq & INT_MAX),
+        .dtype = f->call->dtype,
+        .count = count,
+        .call = f->call,
+    };
+}
+
+struct p2p_op flat_send(
+    const struct flat *f, int peer, const void *buf, size_t count)
+{
+    struct p2p_op op = make_op(f, peer, count);
+
+    op.is_send = true;
+    op.buf = (void *)buf; /* only read */
+    return op;
+}
+
+struct p2p_op flat_recv(const struct flat *f, int peer, void *buf, size_t count)
+{
+    struct p2p_op op = make_op(f, peer, count);
+
+    op.buf = buf;
+    return op;
+}
+
+coll_status_t flat_wait(const struct flat *f, struct p2p_op *ops, size_t n)
+{
+    return n == 0 ? COLL_OK : p2p_run(f->g->p2p, ops, n);
+}
+
+bool flat_is_for(const struct coll_group *g, enum coll_kind kind)
+{
+    switch (kind) {
+    case COLL_KIND_BROADCAST:
+    case COLL_KIND_BARRIER:
+        return false;
+    case COLL_KIND_ALL_REDUCE:
+        return g->is_deterministic;
+    default:
+        return true;
+    }
+}
+
+bool flat_is_settled_late(enum coll_kind kind)
+{
+    return kind == COLL_KIND_ALL_TO_ALL_V;
+}
+
+coll_status_t flat_run(struct coll_group *g, const struct coll_call *call)
+{
+    const struct flat f = {
+        .g = g,
+        .call = call,
+        .rank = g->rank,
+        .size = g->size,
+        .elem = coll_dtype_size(call->dtype),
+    };
+
+    if (call->count == 0 && call->kind < COLL_KIND_ALL_GATHER_V)
+        return COLL_OK;
+    switch (call->kind) {
+    case COLL_KIND_ALL_REDUCE:
+        return flat_all_reduce(&f);
+    case COLL_KIND_REDUCE:
+        return flat_reduce(&f);
+    case COLL_KIND_REDUCE_SCATTER:
+    case COLL_KIND_REDUCE_SCATTER_V:
+        return flat_reduce_scatter(&f);
+    case COLL_KIND_ALL_GATHER:
+    case COLL_KIND_ALL_GATHER_V:
+        return flat_all_gather(&f);
+    case COLL_KIND_GATHER:
+        return flat_gather(&f);
+    case COLL_KIND_SCATTER:
+        return flat_scatter(&f);
+    case COLL_KIND_ALL_TO_ALL:
+        return flat_all_to_all(&f);
+    case COLL_KIND_ALL_TO_ALL_V:
+        return flat_all_to_all_v(&f);
+    case COLL_KIND_BROADCAST:
+    case COLL_KIND_BARRIER:
+    case COLL_KIND_SEND:
+    case COLL_KIND_RECV:
+        break;
+    }
+    return coll_fail(COLL_ERR_UNSUPPORTED, "back end \"%s\": no %s",
+        g->backend->name, coll_kind_name(call->kind));
+}

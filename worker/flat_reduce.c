@@ -1,0 +1,332 @@
+/*
+ * all_reduce, reduce and reduce_scatter.
+ *
+ * small     one rank, or every rank, gets the data of all and folds it.
+ * pairwise  every rank gets of all others what belongs to its part, and folds
+ *           that at once. all_reduce and reduce then put the parts together.
+ * ring      partial results go round in rank order: no faster between equal
+ *           ranks, but most neighbours share a node, and what crosses from
+ *           node to node is one part for each step instead of one for each
+ *           pair of ranks.
+ *
+ * The first two fold in the order of ranks, with one rounding where the kernel
+ * has one, so that the bits do not depend on where ranks are; a ring begins
+ * each part at another rank.
+ */
+#include "flat_internal.h"
+
+#include <stdlib.h>
+
+#include "kernel.h"
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Elements of a piece that begins at an offset into a rank's part. */
+static size_t piece_of(
+    const struct pattern_parts *parts, int rank, size_t at, size_t piece)
+{
+    size_t count = pattern_part_count(parts, rank);
+
+    return count <= at ? 0 : min_size(count - at, piece);
+}
+
+/* --- Pairwise ------------------------------------------------------------- */
+
+/* A part that is put together from the pieces of all ranks. */
+struct fold {
+    const char *send; /* this rank's elements, of all parts */
+    struct pattern_parts parts;
+    char *to; /* where the own part goes: apart from send, or in its place */
+    size_t piece; /* elements, at most */
+    char *scratch; /* [size * piece] */
+    const void **srcs; /* [size] */
+};
+
+static coll_status_t exchange_piece(
+    const struct flat *f, const struct fold *p, size_t at)
+{
+    size_t in = piece_of(&p->parts, f->rank, at, p->piece);
+    struct p2p_op ops[2 * FLAT_WINDOW];
+    coll_status_t status = COLL_OK;
+    size_t n = 0;
+
+    for (int d = 1; d < f->size && status == COLL_OK; d++) {
+        int to = pattern_shift(f->rank, d, f->size);
+        int from = pattern_shift(f->rank, -d, f->size);
+        size_t out = piece_of(&p->parts, to, at, p->piece);
+
+        if (in > 0)
+            ops[n++] = flat_recv(
+                f, from, flat_at(f, p->scratch, (size_t)from * p->piece), in);
+        if (out > 0)
+            ops[n++] = flat_send(f, to,
+                flat_at(f, p->send, pattern_part_at(&p->parts, to) + at), out);
+        if (d % FLAT_WINDOW == 0 || d == f->size - 1) {
+            status = flat_wait(f, ops, n);
+            n = 0;
+        }
+    }
+    return status;
+}
+
+static void fold_piece(const struct flat *f, const struct fold *p, size_t at)
+{
+    size_t n = piece_of(&p->parts, f->rank, at, p->piece);
+    const char *own =
+        flat_at(f, p->send, pattern_part_at(&p->parts, f->rank) + at);
+    char *to = flat_at(f, p->to, at);
+
+    for (int r = 0; r < f->size; r++)
+        p->srcs[r] = flat_at(f, p->scratch, (size_t)r * p->piece);
+    if (own == to) {
+        /* It would hold partial results before it is read. */
+        flat_copy(f, (void *)p->srcs[f->rank], own, n);
+    } else {
+        p->srcs[f->rank] = own;
+    }
+    kernel_reduce(to, p->srcs, f->size, n, f->call->dtype, f->call->op);
+}
+
+static coll_status_t reduce_pairwise(const struct flat *f, const void *send,
+    const struct pattern_parts *parts, void *to)
+{
+    size_t most = pattern_parts_most(parts);
+    size_t limit = FLAT_SCRATCH_BYTES / f->elem / (size_t)f->size;
+    struct fold p = {
+        .send = send,
+        .parts = *parts,
+        .to = to,
+        .piece = min_size(most, limit),
+    };
+    coll_status_t status = COLL_OK;
+
+    p.scratch = flat_scratch(f, (size_t)f->size * p.piece * f->elem);
+    p.srcs = flat_scratch(f, (size_t)f->size * sizeof(*p.srcs));
+    if (p.scratch == NULL || p.srcs == NULL)
+        status = COLL_ERR_MEMORY;
+    for (size_t at = 0; at < most && status == COLL_OK; at += p.piece) {
+        status = exchange_piece(f, &p, at);
+        if (status == COLL_OK)
+            fold_piece(f, &p, at);
+    }
+    free(p.srcs);
+    free(p.scratch);
+    return status;
+}
+
+/* --- Ring ----------------------------------------------------------------- */
+
+/* One piece of every part goes round: what comes in the last step is the own
+ * one. Buffers alternate: one is sent while the other is received into. */
+static coll_status_t ring_piece(const struct flat *f, const char *send,
+    const struct pattern_parts *parts, char *to, size_t at, size_t piece,
+    char *const buffers[2])
+{
+    coll_op_t op = f->call->op == COLL_AVG ? COLL_SUM : f->call->op;
+    const char *from = NULL;
+
+    for (int s = 0; s < f->size - 1; s++) {
+        int mine = pattern_shift(f->rank, -(s + 1), f->size);
+        int next = pattern_shift(mine, -1, f->size);
+        size_t n = piece_of(parts, next, at, piece);
+        const char *own = flat_at(f, send, pattern_part_at(parts, next) + at);
+        char *in = buffers[s % 2];
+        const void *srcs[] = {in, own};
+        struct p2p_op ops[2];
+        coll_status_t status;
+
+        if (s == 0)
+            from = flat_at(f, send, pattern_part_at(parts, mine) + at);
+        ops[0] = flat_recv(f, pattern_shift(f->rank, -1, f->size), in, n);
+        ops[1] = flat_send(f, pattern_shift(f->rank, 1, f->size), from,
+            piece_of(parts, mine, at, piece));
+        status = flat_wait(f, ops, 2);
+        if (status != COLL_OK)
+            return status;
+        from = s == f->size - 2 ? to + at * f->elem : in;
+        kernel_reduce((void *)from, srcs, 2, n, f->call->dtype, op);
+    }
+    if (f->call->op == COLL_AVG)
+        kernel_divide(to + at * f->elem, piece_of(parts, f->rank, at, piece),
+            f->call->dtype, f->size);
+    return COLL_OK;
+}
+
+static coll_status_t reduce_ring(const struct flat *f, const void *send,
+    const struct pattern_parts *parts, void *to)
+{
+    size_t most = pattern_parts_most(parts);
+    size_t piece = min_size(most, FLAT_SCRATCH_BYTES / 4 / f->elem);
+    char *scratch = flat_scratch(f, 2 * piece * f->elem);
+    char *const buffers[] = {scratch, flat_at(f, scratch, piece)};
+    coll_status_t status = scratch == NULL ? COLL_ERR_MEMORY : COLL_OK;
+
+    for (size_t at = 0; at < most && status == COLL_OK; at += piece)
+        status = ring_piece(f, send, parts, to, at, piece, buffers);
+    free(scratch);
+    return status;
+}
+
+/* --- The operations ------------------------------------------------------- */
+
+/* This rank's part of what all ranks have in send, reduced, goes to "to",
+ * which is apart from send or in the part's place there. */
+static coll_status_t reduce_parts(const struct flat *f, const void *send,
+    const struct pattern_parts *parts, void *to)
+{
+    bool is_large = pattern_parts_sum(parts) * f->elem > FLAT_SCRATCH_BYTES / 4;
+
+    if (is_large && f->size > 2 && !f->g->is_deterministic)
+        return reduce_ring(f, send, parts, to);
+    return reduce_pairwise(f, send, parts, to);
+}
+
+coll_status_t flat_reduce_scatter(const struct flat *f)
+{
+    const struct coll_call *call = f->call;
+    const struct pattern_parts parts = {
+        .size = f->size,
+        .counts = call->send_counts,
+        .at = call->send_at,
+        .total = call->count * (size_t)f->size,
+    };
+
+    return reduce_parts(f, call->sendbuf, &parts, call->recvbuf);
+}
+
+/* Whether all data of all ranks may go to one. */
+static bool is_small(const struct flat *f)
+{
+    return f->call->count * f->elem <= FLAT_SMALL_BYTES / (size_t)f->size;
+}
+
+/* all: the elements of all ranks. */
+static coll_status_t fold_all(const struct flat *f, const char *all)
+{
+    const struct coll_call *call = f->call;
+    const void **srcs = flat_scratch(f, (size_t)f->size * sizeof(*srcs));
+
+    if (srcs == NULL)
+        return COLL_ERR_MEMORY;
+    for (int r = 0; r < f->size; r++)
+        srcs[r] = flat_at(f, all, (size_t)r * call->count);
+    kernel_reduce(
+        call->recvbuf, srcs, f->size, call->count, call->dtype, call->op);
+    free(srcs);
+    return COLL_OK;
+}
+
+static coll_status_t all_reduce_small(const struct flat *f)
+{
+    const struct coll_call *call = f->call;
+    const struct pattern_parts parts = {
+        .size = f->size, .total = call->count * (size_t)f->size};
+    char *all = flat_scratch(f, parts.total * f->elem);
+    coll_status_t status;
+
+    if (all == NULL)
+        return COLL_ERR_MEMORY;
+    flat_copy(f, flat_at(f, all, pattern_part_at(&parts, f->rank)),
+        call->sendbuf, call->count);
+    status = flat_all_gather_parts(f, all, &parts);
+    if (status == COLL_OK)
+        status = fold_all(f, all);
+    free(all);
+    return status;
+}
+
+coll_status_t flat_all_reduce(const struct flat *f)
+{
+    const struct coll_call *call = f->call;
+    const struct pattern_parts parts = {.size = f->size, .total = call->count};
+    coll_status_t status;
+
+    if (is_small(f))
+        return all_reduce_small(f);
+    status = reduce_parts(f, call->sendbuf, &parts,
+        flat_at(f, call->recvbuf, pattern_part_at(&parts, f->rank)));
+    if (status == COLL_OK)
+        status = flat_all_gather_parts(f, call->recvbuf, &parts);
+    return status;
+}
+
+static coll_status_t reduce_small(const struct flat *f)
+{
+    const struct coll_call *call = f->call;
+    char *all = NULL;
+    coll_status_t status;
+
+    if (f->rank == call->root) {
+        all = flat_scratch(f, (size_t)f->size * call->count * f->elem);
+        if (all == NULL)
+            return COLL_ERR_MEMORY;
+    }
+    status = flat_gather_to(f, call->root, call->sendbuf, all, call->count);
+    if (status == COLL_OK && all != NULL)
+        status = fold_all(f, all);
+    free(all);
+    return status;
+}
+
+/* The root gets the parts of a piece that begins at an offset. */
+static coll_status_t collect(const struct flat *f,
+    const struct pattern_parts *parts, size_t at, const void *own)
+{
+    const struct coll_call *call = f->call;
+    struct p2p_op ops[FLAT_WINDOW];
+    coll_status_t status = COLL_OK;
+    size_t n = 0;
+
+    if (f->rank != call->root) {
+        ops[0] =
+            flat_send(f, call->root, own, pattern_part_count(parts, f->rank));
+        return flat_wait(f, ops, 1);
+    }
+    for (int d = 1; d < f->size && status == COLL_OK; d++) {
+        int r = pattern_shift(f->rank, d, f->size);
+
+        ops[n++] = flat_recv(f, r,
+            flat_at(f, call->recvbuf, at + pattern_part_at(parts, r)),
+            pattern_part_count(parts, r));
+        if (n == FLAT_WINDOW || d == f->size - 1) {
+            status = flat_wait(f, ops, n);
+            n = 0;
+        }
+    }
+    return status;
+}
+
+/* Piece by piece, because ranks beside the root have no buffer for their
+ * part. */
+static coll_status_t reduce_large(const struct flat *f)
+{
+    const struct coll_call *call = f->call;
+    size_t most = FLAT_SCRATCH_BYTES / f->elem;
+    struct pattern_parts parts = {
+        .size = f->size, .total = min_size(call->count, most)};
+    char *scratch = flat_scratch(f, pattern_parts_most(&parts) * f->elem);
+    coll_status_t status = scratch == NULL ? COLL_ERR_MEMORY : COLL_OK;
+
+    for (size_t at = 0; at < call->count && status == COLL_OK;) {
+        char *own = scratch;
+
+        parts.total = min_size(call->count - at, most);
+        if (f->rank == call->root)
+            own = flat_at(
+                f, call->recvbuf, at + pattern_part_at(&parts, f->rank));
+        status = reduce_parts(f, flat_at(f, call->sendbuf, at), &parts, own);
+        if (status == COLL_OK)
+            status = collect(f, &parts, at, own);
+        at += parts.total;
+    }
+    free(scratch);
+    return status;
+}
+
+coll_status_t flat_reduce(const struct flat *f)
+{
+    return is_small(f) ? reduce_small(f) : reduce_large(f);
+}
