@@ -17,8 +17,10 @@
 #include "flat.h"
 #include "kernel.h"
 #include "p2p_internal.h"
+#include "pattern.h"
 #include "rendezvous/base/clock.h"
 #include "shm_internal.h"
+#include "spread.h"
 
 /* All ranks of a node are known to be up when they meet there. */
 #define LOCAL_MEET_MS 60000
@@ -33,6 +35,9 @@ struct nodes_state {
     int *indices; /* [size] its rank within the node */
     int *names; /* [local_size] the ranks of this node */
     int local_size;
+    int most_local; /* of any node */
+    char *blocks; /* SPREAD_BYTES, for small operations */
+    const void **srcs; /* [size] where in blocks each rank's are */
     struct coll_group *local; /* NULL if this rank is alone on its node */
     struct tcp_net *net; /* NULL unless this rank leads one of several nodes */
     struct tcp_places *places; /* NULL with one node */
@@ -48,6 +53,8 @@ static void release(struct nodes_state *s)
     free(s->nodes);
     free(s->indices);
     free(s->names);
+    free(s->blocks);
+    free(s->srcs);
     free(s);
 }
 
@@ -63,8 +70,10 @@ static coll_status_t take_nodes(struct nodes_state *s,
     s->nodes = calloc(size, sizeof(*s->nodes));
     s->indices = calloc(size, sizeof(*s->indices));
     s->names = calloc(size, sizeof(*s->names));
+    s->blocks = calloc(1, SPREAD_BYTES);
+    s->srcs = calloc(size, sizeof(*s->srcs));
     if (counts == NULL || s->nodes == NULL || s->indices == NULL ||
-        s->names == NULL) {
+        s->names == NULL || s->blocks == NULL || s->srcs == NULL) {
         free(counts);
         return coll_fail(
             COLL_ERR_MEMORY, "out of memory for a group of %d ranks", g->size);
@@ -74,6 +83,8 @@ static coll_status_t take_nodes(struct nodes_state *s,
         if (nodes[r] == own)
             s->names[counts[own]] = r;
         s->indices[r] = counts[nodes[r]]++;
+        if (counts[nodes[r]] > s->most_local)
+            s->most_local = counts[nodes[r]];
     }
     s->local_size = counts[own];
     free(counts);
@@ -235,6 +246,12 @@ static coll_status_t run_between(
     return status;
 }
 
+static void add_verdict_time(struct coll_call *part)
+{
+    if (part->deadline_ns < UINT64_MAX - VERDICT_MS * CLOCK_NS_PER_MS)
+        part->deadline_ns += VERDICT_MS * CLOCK_NS_PER_MS;
+}
+
 /* Also tells the node's ranks that all went well elsewhere. */
 static coll_status_t hand_out(
     struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
@@ -246,8 +263,7 @@ static coll_status_t hand_out(
     if (call->kind == COLL_KIND_BARRIER ||
         (call->kind == COLL_KIND_BROADCAST && has_root(s, g, call->root)))
         part.kind = COLL_KIND_BARRIER;
-    if (part.deadline_ns < UINT64_MAX - VERDICT_MS * CLOCK_NS_PER_MS)
-        part.deadline_ns += VERDICT_MS * CLOCK_NS_PER_MS;
+    add_verdict_time(&part);
     return run_local(s, &part);
 }
 
@@ -309,18 +325,119 @@ static coll_status_t run_flat(
     return status;
 }
 
+/* --- Small operations ----------------------------------------------------- */
+
+/* All nodes are taken to have as many ranks as the largest. */
+static bool is_small(const struct nodes_state *s, const struct coll_group *g,
+    const struct coll_call *call, struct spread *plan)
+{
+    size_t all = (size_t)s->nodes_count * (size_t)s->most_local;
+
+    return spread_plan(plan, call, g->size) &&
+           (plan->is_from_root || plan->bytes <= SPREAD_BYTES / all);
+}
+
+/* The root's block, as a broadcast. */
+static coll_status_t spread_from_root(struct nodes_state *s,
+    struct coll_group *g, const struct coll_call *call,
+    const struct spread *plan)
+{
+    struct coll_call part = part_of(call);
+    coll_status_t status;
+
+    part.kind = COLL_KIND_BROADCAST;
+    part.count = plan->count;
+    part.recvbuf = s->blocks;
+    if (g->rank == call->root)
+        spread_pack(plan, call, s->blocks, g->rank, g->size);
+    status = run_in_parts(s, g, &part);
+    for (int r = 0; r < g->size; r++)
+        s->srcs[r] = s->blocks;
+    return status;
+}
+
+/* The blocks of a node to its leader; then all of them are in the net. */
+static coll_status_t gather_blocks(struct nodes_state *s,
+    const struct coll_group *g, const struct coll_call *call,
+    const struct spread *plan)
+{
+    struct coll_call part = part_of(call);
+    char *own = s->local == NULL ? tcp_blocks(s->net) : s->blocks;
+    coll_status_t status;
+
+    spread_pack(plan, call, own, g->rank, g->size);
+    part.kind = COLL_KIND_GATHER;
+    part.root = 0;
+    part.count = plan->count;
+    part.sendbuf = own;
+    part.recvbuf = s->net == NULL ? NULL : tcp_blocks(s->net);
+    watch_between(s, true);
+    status = run_local(s, &part);
+    watch_between(s, false);
+    return status;
+}
+
+static coll_status_t spread_from_all(struct nodes_state *s,
+    struct coll_group *g, const struct coll_call *call,
+    const struct spread *plan)
+{
+    struct tcp_gift gift = {(size_t)s->most_local * plan->bytes, -1};
+    struct coll_call part = part_of(call);
+    coll_status_t status = gather_blocks(s, g, call, plan);
+    char *all = s->net == NULL ? s->blocks : tcp_blocks(s->net);
+
+    if (status == COLL_OK && s->net != NULL) {
+        status = tcp_agree(s->net, call, &gift);
+        if (status != COLL_OK)
+            tell_node(s, status);
+    }
+    if (status != COLL_OK)
+        return status;
+    part.kind = COLL_KIND_BROADCAST;
+    part.root = 0;
+    part.count = (size_t)s->nodes_count * (size_t)s->most_local * plan->count;
+    part.recvbuf = all;
+    add_verdict_time(&part);
+    for (int r = 0; r < g->size; r++) {
+        int node =
+            pattern_shift(s->nodes[r], -s->nodes[g->rank], s->nodes_count);
+
+        s->srcs[r] = all + ((size_t)node * (size_t)s->most_local +
+                               (size_t)s->indices[r]) *
+                               plan->bytes;
+    }
+    return run_local(s, &part);
+}
+
+static coll_status_t run_spread(struct nodes_state *s, struct coll_group *g,
+    const struct coll_call *call, const struct spread *plan)
+{
+    coll_status_t status = plan->is_from_root
+                               ? spread_from_root(s, g, call, plan)
+                               : spread_from_all(s, g, call, plan);
+
+    if (status == COLL_OK)
+        spread_unpack(call, s->srcs, g->rank, g->size);
+    return status;
+}
+
 static coll_status_t nodes_run(
     struct coll_group *g, const struct coll_call *call)
 {
     struct nodes_state *s = g->state;
+    struct spread plan;
     coll_status_t status;
 
     if (s == NULL)
         return coll_backend_self.run(g, call);
     if (s->nodes_count == 1)
         return run_local(s, call);
-    status = flat_is_for(g, call->kind) ? run_flat(s, g, call)
-                                        : run_in_parts(s, g, call);
+    if (!flat_is_for(g, call->kind))
+        status = run_in_parts(s, g, call);
+    else if (is_small(s, g, call, &plan))
+        status = run_spread(s, g, call, &plan);
+    else
+        status = run_flat(s, g, call);
     if (status != COLL_OK && s->net != NULL)
         tcp_net_fail(s->net, call->seq, status);
     return status;

@@ -1,5 +1,6 @@
 /* The back end "tcp": every rank by itself, wherever it is. */
 #include "flat.h"
+#include "spread.h"
 #include "tcp_internal.h"
 
 #include <stdlib.h>
@@ -51,14 +52,13 @@ static void tcp_destroy(struct coll_group *g)
 static coll_status_t run_flat(
     struct coll_group *g, const struct coll_call *call)
 {
-    struct tcp_state *s = g->state;
-    struct tcp_net *net = s->net;
-    coll_status_t status = tcp_agree(net, call);
+    struct tcp_net *net = ((struct tcp_state *)g->state)->net;
+    coll_status_t status = tcp_agree(net, call, NULL);
 
     if (status == COLL_OK)
         status = flat_run(g, call);
     if (status == COLL_OK && flat_is_settled_late(call->kind))
-        status = tcp_agree(net, call);
+        status = tcp_agree(net, call, NULL);
     if (status != COLL_OK)
         tcp_net_fail(net, call->seq, status);
     return status;
@@ -67,11 +67,13 @@ static coll_status_t run_flat(
 static coll_status_t run(struct coll_group *g, const struct coll_call *call)
 {
     struct tcp_state *s = g->state;
+    struct spread plan;
 
     if (s == NULL)
         return coll_backend_self.run(g, call);
-    return flat_is_for(g, call->kind) ? run_flat(g, call)
-                                      : tcp_run(s->net, call);
+    if (flat_is_for(g, call->kind) && !spread_plan(&plan, call, g->size))
+        return run_flat(g, call);
+    return tcp_run(s->net, call);
 }
 
 const struct coll_backend coll_backend_tcp = {

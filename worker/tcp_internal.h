@@ -131,18 +131,40 @@ void tcp_net_fail(struct tcp_net *net, uint64_t seq, coll_status_t status);
 coll_status_t tcp_exchange(struct tcp_net *net, const struct coll_call *call,
     struct tcp_flow out, struct tcp_flow in);
 
+/* The same until no more than so much is left of each, which is then in the
+ * flows. */
+coll_status_t tcp_exchange_until(struct tcp_net *net,
+    const struct coll_call *call, struct tcp_flow *out, struct tcp_flow *in,
+    size_t out_left, size_t in_left);
+
 /* For a rank that waits for something else before its part of a call: fails if
  * the call cannot succeed any more. */
 coll_status_t tcp_check(struct tcp_net *net, const struct coll_call *call);
 
 /* --- tcp_ops.c ------------------------------------------------------------ */
 
-/* Every rank learns whether all have called the same; it is a barrier. A
- * failure is not told. */
-coll_status_t tcp_agree(struct tcp_net *net, const struct coll_call *call);
+/* What ranks give each other along with an agreement: blocks of equal length,
+ * of which the own one is at tcp_blocks() before. */
+struct tcp_gift {
+    size_t bytes; /* of a block, SPREAD_BYTES at most for all together */
+    int giver; /* the only rank that gives, or -1: all do */
+};
 
-/* Runs one call over the net: all_reduce, broadcast, or for any other kind just
- * the agreement; root is a rank of the net. A failure is told. */
+/* The block of the giver, or that of rank + 0, rank + 1, and so on, which can
+ * be read until the next call. */
+char *tcp_blocks(struct tcp_net *net);
+
+/* Every rank learns whether all have called the same, and gets the blocks of
+ * all if they have. It is a barrier, too. gift may be NULL. A failure is not
+ * told. */
+coll_status_t tcp_agree(struct tcp_net *net, const struct coll_call *call,
+    const struct tcp_gift *gift);
+
+/*
+ * Runs one call over the net: any small one (spread.h), all_reduce, broadcast
+ * and barrier; of any other just the agreement. root is a rank of the net. A
+ * failure is told.
+ */
 coll_status_t tcp_run(struct tcp_net *net, const struct coll_call *call);
 
 /* --- tcp_places.c: where the ranks are after their meeting ---------------- */

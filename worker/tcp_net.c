@@ -50,7 +50,7 @@ int tcp_net_create(struct tcp_net **out, int rank, int size, const int *names)
     net->polls = calloc(links + TCP_EXTRA_POLLS, sizeof(*net->polls));
     net->set = calloc(n, sizeof(*net->set));
     net->srcs = calloc(n, sizeof(*net->srcs));
-    net->scratch = malloc(TCP_SCRATCH_BYTES);
+    net->scratch = calloc(1, TCP_SCRATCH_BYTES); /* gaps in it are sent */
     if (net->names == NULL || net->links == NULL || net->polls == NULL ||
         net->set == NULL || net->srcs == NULL || net->scratch == NULL) {
         tcp_net_destroy(net);

@@ -11,6 +11,7 @@
 #include "tcp_internal.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -32,6 +33,9 @@
  */
 #define ANSWER_MS 1000
 #define VERDICT_MS 4000
+
+/* For so long a rank looks again before it sleeps. */
+#define SPIN_NS ((uint64_t)50 * 1000)
 
 /* --- Why it fails --------------------------------------------------------- */
 
@@ -303,30 +307,48 @@ static bool move_flow(struct tcp_flow *flow, bool is_out)
     return has_moved;
 }
 
-coll_status_t tcp_exchange(struct tcp_net *net, const struct coll_call *call,
-    struct tcp_flow out, struct tcp_flow in)
+coll_status_t tcp_exchange_until(struct tcp_net *net,
+    const struct coll_call *call, struct tcp_flow *out, struct tcp_flow *in,
+    size_t out_left, size_t in_left)
 {
+    uint64_t spin_ns = 0;
+
     for (;;) {
-        bool has_moved = move_flow(&out, true);
+        bool has_moved = move_flow(out, true);
         uint64_t deadline_ns = call->deadline_ns;
         coll_status_t status;
 
-        has_moved |= move_flow(&in, false);
-        if (out.left == 0 && in.left == 0)
+        has_moved |= move_flow(in, false);
+        if (out->left <= out_left && in->left <= in_left)
             return COLL_OK;
-        if (has_moved)
+        if (has_moved) {
+            spin_ns = 0;
             continue;
+        }
+        /* What comes at once is not worth going to sleep for. */
+        if (spin_ns == 0)
+            spin_ns = clock_now_ns() + SPIN_NS;
+        if (clock_now_ns() < spin_ns) {
+            sched_yield();
+            continue;
+        }
         status = check_failures(net, call);
         if (status == COLL_OK)
-            status = check_flow(net, &in, call, &deadline_ns);
+            status = check_flow(net, in, call, &deadline_ns);
         if (status == COLL_OK)
-            status = check_flow(net, &out, call, &deadline_ns);
+            status = check_flow(net, out, call, &deadline_ns);
         if (status != COLL_OK)
             return status;
         if (net->is_asked || clock_now_ns() >= call->deadline_ns)
-            return settle(net, call, &out, &in);
-        status = wait_once(net, call, &out, &in, deadline_ns);
+            return settle(net, call, out, in);
+        status = wait_once(net, call, out, in, deadline_ns);
         if (status != COLL_OK)
             return status;
     }
+}
+
+coll_status_t tcp_exchange(struct tcp_net *net, const struct coll_call *call,
+    struct tcp_flow out, struct tcp_flow in)
+{
+    return tcp_exchange_until(net, call, &out, &in, 0, 0);
 }
