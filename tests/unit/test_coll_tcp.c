@@ -11,6 +11,7 @@
 #include "tests/unit/coll_cases.h"
 #include "tests/unit/coll_harness.h"
 #include "tests/unit/unit.h"
+#include "worker/spread.h"
 #include "worker/store.h"
 #include "worker/tcp_internal.h"
 
@@ -88,18 +89,21 @@ static void run_case(int i, harness_rank_fn *run, void *arg)
 
 /* --- all_reduce ----------------------------------------------------------- */
 
+static const coll_dtype_t dtypes[] = {
+    COLL_FLOAT32, COLL_FLOAT64, COLL_INT32, COLL_INT64};
+
 static void every_small_reduction(struct coll_group *g, int rank, void *arg)
 {
     static const size_t counts[] = {0, 1, 3, 1000};
     int style = 0;
 
     (void)arg;
-    for (int dtype = COLL_FLOAT32; dtype <= COLL_INT64; dtype++)
+    for (int t = 0; t < 4; t++)
         for (int op = COLL_SUM; op <= COLL_PRODUCT; op++)
             for (int c = 0; c < 4; c++)
                 for (int i = 0; i < 2; i++)
-                    reduce_once(g, rank, counts[c], (coll_dtype_t)dtype,
-                        (coll_op_t)op, style++ % 8);
+                    reduce_once(g, rank, counts[c], dtypes[t], (coll_op_t)op,
+                        style++ % 8);
 }
 
 START_TEST(small_reductions_are_right)
@@ -112,16 +116,16 @@ END_TEST
  * sockets' buffers. */
 static void large_reductions(struct coll_group *g, int rank, void *arg)
 {
-    size_t least = TCP_SCRATCH_BYTES / (size_t)g->size / 4;
+    size_t least = SPREAD_BYTES / (size_t)g->size;
     int style = 0;
 
     (void)arg;
-    for (int dtype = COLL_FLOAT32; dtype <= COLL_INT64; dtype++) {
-        size_t size = coll_dtype_size((coll_dtype_t)dtype);
+    for (int t = 0; t < 4; t++) {
+        size_t size = coll_dtype_size(dtypes[t]);
         size_t counts[] = {least / size, least / size + 1, 100003};
 
         for (int c = 0; c < 3; c++, style++)
-            reduce_once(g, rank, counts[c], (coll_dtype_t)dtype,
+            reduce_once(g, rank, counts[c], dtypes[t],
                 (coll_op_t)(style % (COLL_PRODUCT + 1)), style % 8);
     }
 }
