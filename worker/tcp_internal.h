@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 
 #include "backend.h"
+#include "spread.h"
 
 /* Each rank learns of every other one where it is: beyond this that is no
  * longer small. */
@@ -127,21 +128,21 @@ void tcp_net_fail(struct tcp_net *net, uint64_t seq, coll_status_t status);
 
 /* --- tcp_wait.c ----------------------------------------------------------- */
 
-/* Sends and receives at the same time, whole. */
-coll_status_t tcp_exchange(struct tcp_net *net, const struct coll_call *call,
-    struct tcp_flow out, struct tcp_flow in);
-
-/* The same until no more than so much is left of each, which is then in the
- * flows. */
+/* Sends and receives at the same time, until no more than so much is left of
+ * each. */
 coll_status_t tcp_exchange_until(struct tcp_net *net,
     const struct coll_call *call, struct tcp_flow *out, struct tcp_flow *in,
     size_t out_left, size_t in_left);
+
+/* The same until nothing is left of one of those that have something left. */
+coll_status_t tcp_exchange_any(struct tcp_net *net,
+    const struct coll_call *call, struct tcp_flow *out, struct tcp_flow *in);
 
 /* For a rank that waits for something else before its part of a call: fails if
  * the call cannot succeed any more. */
 coll_status_t tcp_check(struct tcp_net *net, const struct coll_call *call);
 
-/* --- tcp_ops.c ------------------------------------------------------------ */
+/* --- tcp_agree.c ---------------------------------------------------------- */
 
 /* What ranks give each other along with an agreement: blocks of equal length,
  * of which the own one is at tcp_blocks() before. */
@@ -159,6 +160,12 @@ char *tcp_blocks(struct tcp_net *net);
  * told. */
 coll_status_t tcp_agree(struct tcp_net *net, const struct coll_call *call,
     const struct tcp_gift *gift);
+
+/* The whole of a small operation. */
+coll_status_t tcp_run_small(struct tcp_net *net, const struct coll_call *call,
+    const struct spread *plan);
+
+/* --- tcp_ops.c ------------------------------------------------------------ */
 
 /*
  * Runs one call over the net: any small one (spread.h), all_reduce, broadcast

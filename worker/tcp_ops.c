@@ -1,364 +1,260 @@
 /*
- * The operations over a net.
+ * The large operations over a net, after the agreement.
  *
- * agreement  what every operation begins with: in ceil(log2 n) steps every
- *            rank learns whether all have called the same, and if not which
- *            two have not. It is the whole of a barrier, and of all that is
- *            small: then the data are in the same messages. Each says how much
- *            follows, so that it is read to its end also by a rank that calls
- *            something else.
  * all_reduce a ring reduces and then passes on the results, so that each byte
  *            is sent twice however many ranks there are.
- * broadcast  a binomial tree, piece by piece.
+ * broadcast  a chain of all ranks, each of which sends every byte on once; or,
+ *            where that takes too long to begin, a binomial tree.
+ *
+ * All go piece by piece, and what is sent does not wait for what is received
+ * unless it is the same: so both directions of a wire are in use, and while one
+ * rank computes the other's bytes wait in the sockets' buffers. A piece is
+ * small enough to be in the cache still when it is used.
  */
 #include "tcp_internal.h"
 
-#include <string.h>
-
-#include "coll_signature.h"
 #include "kernel.h"
+#include "pattern.h"
 #include "spread.h"
 
-#define AGREE_MAGIC 0x636f6c62u
+#define PIECE_BYTES ((size_t)128 << 10)
 
-/* Scratch memory during an agreement: a message that goes out ends in the first
- * blocks, one that comes in has a place of its own. */
-#define BLOCKS_AT ((size_t)128)
-#define MESSAGE_AT (BLOCKS_AT + SPREAD_BYTES)
-
-/* What two ranks have called. */
-struct agreement {
-    uint32_t magic;
-    int32_t first; /* the lowest rank that was heard of, by its name */
-    int32_t other; /* the lowest that has called something else, or -1 */
-    uint32_t unused;
-    uint64_t bytes; /* of blocks that follow */
-    struct coll_signature of_first;
-    struct coll_signature of_other;
-};
-
-static struct tcp_flow to(
-    struct tcp_net *net, int rank, const void *data, size_t len)
+static struct tcp_flow flow_of(
+    struct tcp_net *net, int by, const void *data, size_t len)
 {
+    int rank = pattern_shift(net->rank, by, net->size);
+
     return (struct tcp_flow){tcp_net_link(net, rank), (char *)data, len};
 }
 
-static struct tcp_flow from(
-    struct tcp_net *net, int rank, void *data, size_t len)
+static size_t min_size(size_t a, size_t b)
 {
-    return (struct tcp_flow){tcp_net_link(net, rank), data, len};
-}
-
-_Static_assert(sizeof(struct agreement) <= BLOCKS_AT &&
-                   MESSAGE_AT + sizeof(struct agreement) + SPREAD_BYTES <=
-                       TCP_SCRATCH_BYTES,
-    "an agreement fits the scratch memory");
-
-static const struct tcp_flow nothing = {NULL, NULL, 0};
-
-/* --- Agreement ------------------------------------------------------------ */
-
-/* One rank's call becomes part of what is known. The order does not matter:
- * what remains is the lowest rank, and the lowest that differs from it. */
-static void note_call(
-    struct agreement *a, int32_t rank, const struct coll_signature *sig)
-{
-    if (rank < 0)
-        return;
-    if (rank < a->first) {
-        if (!coll_signature_is_same(sig, &a->of_first)) {
-            a->other = a->first;
-            a->of_other = a->of_first;
-        }
-        a->first = rank;
-        a->of_first = *sig;
-    } else if (!coll_signature_is_same(sig, &a->of_first) &&
-               (a->other < 0 || rank < a->other)) {
-        a->other = rank;
-        a->of_other = *sig;
-    }
-}
-
-static void merge(struct agreement *a, const struct agreement *b)
-{
-    note_call(a, b->first, &b->of_first);
-    note_call(a, b->other, &b->of_other);
-}
-
-char *tcp_blocks(struct tcp_net *net)
-{
-    return net->scratch + BLOCKS_AT;
-}
-
-/* What goes out and comes in at a distance. */
-struct step {
-    int to;
-    int from;
-    size_t out; /* bytes of blocks, from the first on */
-    size_t in;
-    size_t in_at; /* behind what is here */
-};
-
-static struct step step_of(
-    const struct tcp_net *net, const struct tcp_gift *gift, int d)
-{
-    int n = net->size;
-    struct step s = {
-        .to = (net->rank + n - d) % n,
-        .from = (net->rank + d) % n,
-    };
-    int place;
-
-    if (gift == NULL)
-        return s;
-    if (gift->giver < 0) {
-        s.in_at = (size_t)d * gift->bytes;
-        s.in = (size_t)(d < n - d ? d : n - d) * gift->bytes;
-        s.out = s.in;
-        return s;
-    }
-    /* The giver's block has come to those as far as d below it. */
-    place = (gift->giver + n - net->rank) % n;
-    if (place < d && place + d < n)
-        s.out = gift->bytes;
-    if (place >= d && place < 2 * d)
-        s.in = gift->bytes;
-    return s;
-}
-
-/* One message each way. *is_whole becomes false if not all the blocks came. */
-static coll_status_t take_step(struct tcp_net *net,
-    const struct coll_call *call, struct agreement *known, const struct step *s,
-    bool *is_whole)
-{
-    char *blocks = tcp_blocks(net);
-    char *message = net->scratch + MESSAGE_AT;
-    struct agreement heard;
-    struct tcp_flow out;
-    struct tcp_flow in = from(net, s->from, message, sizeof(heard) + s->in);
-    coll_status_t status;
-    size_t got;
-    char name[64];
-
-    known->bytes = *is_whole ? s->out : 0;
-    out = to(net, s->to, blocks - sizeof(*known),
-        sizeof(*known) + (size_t)known->bytes);
-    memcpy(out.at, known, sizeof(*known));
-    status = tcp_exchange_until(net, call, &out, &in, out.left, s->in);
-    if (status != COLL_OK)
-        return status;
-    memcpy(&heard, message, sizeof(heard));
-    got = (size_t)(in.at - message) - sizeof(heard);
-    if (heard.magic != AGREE_MAGIC || heard.bytes > SPREAD_BYTES)
-        return coll_fail(COLL_ERR_SYSTEM,
-            "%s: what came from rank %d is not the start of an operation",
-            coll_call_text(name, sizeof(name), call), net->names[s->from]);
-    /* If they do not call the same it has another length: shorter, then it is
-     * the last word of that rank; or longer. */
-    in.left = heard.bytes > got ? (size_t)heard.bytes - got : 0;
-    status = tcp_exchange_until(net, call, &out, &in, 0, 0);
-    if (status != COLL_OK)
-        return status;
-    merge(known, &heard);
-    if (heard.bytes != s->in || known->other >= 0)
-        *is_whole = false;
-    else
-        memcpy(blocks + s->in_at, message + sizeof(heard), s->in);
-    return COLL_OK;
-}
-
-coll_status_t tcp_agree(struct tcp_net *net, const struct coll_call *call,
-    const struct tcp_gift *gift)
-{
-    struct agreement known = {
-        .magic = AGREE_MAGIC,
-        .first = net->names[net->rank],
-        .other = -1,
-        .of_first = coll_signature_of(call),
-    };
-    bool is_whole = true;
-    char one[96];
-    char two[96];
-
-    for (int d = 1; d < net->size; d *= 2) {
-        const struct step s = step_of(net, gift, d);
-        coll_status_t status = take_step(net, call, &known, &s, &is_whole);
-
-        if (status != COLL_OK)
-            return status;
-    }
-    if (known.other < 0 && is_whole)
-        return COLL_OK;
-    coll_signature_text(one, sizeof(one), &known.of_first);
-    if (known.other < 0)
-        return coll_fail(COLL_ERR_MISMATCH,
-            "mismatch at operation #%llu: %s does not mean the same to all "
-            "ranks",
-            (unsigned long long)call->seq, one);
-    coll_signature_text(two, sizeof(two), &known.of_other);
-    return coll_fail(COLL_ERR_MISMATCH,
-        "mismatch at operation #%llu: rank %d called %s, rank %d called %s",
-        (unsigned long long)call->seq, known.first, one, known.other, two);
-}
-
-/* The whole of an operation that is small. */
-static coll_status_t run_small(struct tcp_net *net,
-    const struct coll_call *call, const struct spread *plan)
-{
-    const struct tcp_gift gift = {
-        plan->bytes, plan->is_from_root ? call->root : -1};
-    char *blocks = tcp_blocks(net);
-    coll_status_t status;
-
-    if (gift.giver < 0 || gift.giver == net->rank)
-        spread_pack(plan, call, blocks, net->rank, net->size);
-    status = tcp_agree(net, call, &gift);
-    if (status != COLL_OK)
-        return status;
-    for (int r = 0; r < net->size; r++) {
-        int j =
-            plan->is_from_root ? 0 : (r - net->rank + net->size) % net->size;
-
-        net->srcs[r] = blocks + (size_t)j * plan->bytes;
-    }
-    spread_unpack(call, net->srcs, net->rank, net->size);
-    return COLL_OK;
+    return a < b ? a : b;
 }
 
 /* --- all_reduce ----------------------------------------------------------- */
 
-/* A part of the message and how the ranks share it. */
-struct piece {
-    char *at;
-    size_t count;
-    size_t size; /* of an element */
-    int shares;
+/*
+ * The message is cut into rounds, and each round into a share for each rank. In
+ * a round a rank takes 2 * (n - 1) steps: in the first half partial results go
+ * round and are added to, in the second half the results go round. A step
+ * sends what the one before has received; two rounds take turns, so that there
+ * is something else to send meanwhile.
+ */
+struct ring {
+    struct tcp_net *net;
+    const struct coll_call *call;
+    size_t elem; /* bytes */
+    size_t round; /* elements of a round, but the last */
+    size_t rounds;
+    int steps; /* of a round */
 };
 
-static size_t share_begin(const struct piece *p, int share)
+/* The place of a step of a round in the order of all. */
+struct ring_step {
+    size_t round;
+    int step;
+    int turns; /* rounds that take turns here */
+};
+
+static struct ring_step ring_locate(const struct ring *ring, size_t k)
 {
-    return p->count * (size_t)share / (size_t)p->shares * p->size;
+    size_t per_pair = 2 * (size_t)ring->steps;
+    size_t pair = k / per_pair;
+    size_t rest = k % per_pair;
+    size_t turns = min_size(ring->rounds - 2 * pair, 2);
+
+    return (struct ring_step){
+        .round = 2 * pair + rest % turns,
+        .step = (int)(rest / turns),
+        .turns = (int)turns,
+    };
 }
 
-static size_t share_bytes(const struct piece *p, int share)
+/* Where the share is that a rank sends in a step; what it receives is the one
+ * of the next step. */
+struct ring_share {
+    size_t at; /* elements into the message */
+    size_t count;
+};
+
+static struct ring_share ring_share(
+    const struct ring *ring, const struct ring_step *s, int step)
 {
-    return share_begin(p, share + 1) - share_begin(p, share);
+    int n = ring->net->size;
+    int rank = pattern_shift(ring->net->rank, -(step % n), n);
+    size_t begin = s->round * ring->round;
+    const struct pattern_parts parts = {
+        .size = n,
+        .total = min_size(ring->call->count - begin, ring->round),
+    };
+
+    return (struct ring_share){
+        begin + pattern_part_at(&parts, rank),
+        pattern_part_count(&parts, rank),
+    };
 }
 
-/* Shares go round; on arrival each is added to, until it is complete. */
-static coll_status_t ring_reduce(
-    struct tcp_net *net, const struct coll_call *call, const struct piece *p)
+static struct tcp_flow ring_out(const struct ring *ring, size_t k)
 {
+    struct ring_step s = ring_locate(ring, k);
+    struct ring_share share = ring_share(ring, &s, s.step);
+    const char *from = s.step == 0 ? ring->call->sendbuf : ring->call->recvbuf;
+
+    return flow_of(
+        ring->net, 1, from + share.at * ring->elem, share.count * ring->elem);
+}
+
+static bool is_reducing(const struct ring *ring, const struct ring_step *s)
+{
+    return s->step < ring->net->size - 1;
+}
+
+static struct tcp_flow ring_in(const struct ring *ring, size_t k)
+{
+    struct ring_step s = ring_locate(ring, k);
+    struct ring_share share = ring_share(ring, &s, s.step + 1);
+    char *to = ring->net->scratch;
+
+    if (!is_reducing(ring, &s))
+        to = (char *)ring->call->recvbuf + share.at * ring->elem;
+    return flow_of(ring->net, -1, to, share.count * ring->elem);
+}
+
+/* What has come is used. */
+static void ring_take(const struct ring *ring, size_t k)
+{
+    const struct coll_call *call = ring->call;
+    struct ring_step s = ring_locate(ring, k);
+    struct ring_share share = ring_share(ring, &s, s.step + 1);
+    char *to = (char *)call->recvbuf + share.at * ring->elem;
+    const void *srcs[] = {ring->net->scratch,
+        (const char *)call->sendbuf + share.at * ring->elem};
     coll_op_t op = call->op == COLL_AVG ? COLL_SUM : call->op;
-    int n = net->size;
 
-    for (int s = 0; s < n - 1; s++) {
-        int mine = (net->rank + n - s) % n;
-        int next = (mine + n - 1) % n;
-        char *own = p->at + share_begin(p, next);
-        const void *srcs[] = {net->scratch, own};
-        coll_status_t status = tcp_exchange(net, call,
-            to(net, (net->rank + 1) % n, p->at + share_begin(p, mine),
-                share_bytes(p, mine)),
-            from(net, (net->rank + n - 1) % n, net->scratch,
-                share_bytes(p, next)));
-
-        if (status != COLL_OK)
-            return status;
-        kernel_reduce(
-            own, srcs, 2, share_bytes(p, next) / p->size, call->dtype, op);
-        if (call->op == COLL_AVG && s == n - 2)
-            kernel_divide(own, share_bytes(p, next) / p->size, call->dtype, n);
-    }
-    return COLL_OK;
+    if (!is_reducing(ring, &s))
+        return;
+    kernel_reduce(to, srcs, 2, share.count, call->dtype, op);
+    if (call->op == COLL_AVG && s.step == ring->net->size - 2)
+        kernel_divide(to, share.count, call->dtype, ring->net->size);
 }
 
-static coll_status_t ring_gather(
-    struct tcp_net *net, const struct coll_call *call, const struct piece *p)
+/* Whether a step may send: it has received what it sends on. */
+static bool ring_may_send(const struct ring *ring, size_t k, size_t taken)
 {
-    int n = net->size;
+    struct ring_step s = ring_locate(ring, k);
 
-    for (int s = 0; s < n - 1; s++) {
-        int have = (net->rank + 1 + n - s) % n;
-        int want = (have + n - 1) % n;
-        coll_status_t status = tcp_exchange(net, call,
-            to(net, (net->rank + 1) % n, p->at + share_begin(p, have),
-                share_bytes(p, have)),
-            from(net, (net->rank + n - 1) % n, p->at + share_begin(p, want),
-                share_bytes(p, want)));
-
-        if (status != COLL_OK)
-            return status;
-    }
-    return COLL_OK;
+    return s.step == 0 || taken + (size_t)s.turns > k;
 }
 
 static coll_status_t all_reduce(
     struct tcp_net *net, const struct coll_call *call)
 {
-    size_t size = coll_dtype_size(call->dtype);
-    size_t bytes = call->count * size;
-    /* A share, which is rounded up, has to fit the scratch memory. */
-    size_t most = (TCP_SCRATCH_BYTES / size - 1) * (size_t)net->size;
+    size_t elem = coll_dtype_size(call->dtype);
+    struct ring ring = {
+        .net = net,
+        .call = call,
+        .elem = elem,
+        .round = PIECE_BYTES / elem * (size_t)net->size,
+        .steps = 2 * (net->size - 1),
+    };
+    struct tcp_flow out = {0};
+    struct tcp_flow in;
+    size_t sent = 0; /* steps whose sending has begun */
+    size_t taken = 0;
+    size_t all;
 
-    if (call->recvbuf != call->sendbuf)
-        memcpy(call->recvbuf, call->sendbuf, bytes);
-    for (size_t done = 0; done < call->count;) {
-        struct piece p = {
-            .at = (char *)call->recvbuf + done * size,
-            .count = call->count - done < most ? call->count - done : most,
-            .size = size,
-            .shares = net->size,
-        };
-        coll_status_t status = ring_reduce(net, call, &p);
+    /* Less than two rounds could not take turns. */
+    ring.round = min_size(ring.round, (call->count + 1) / 2);
+    ring.rounds = (call->count + ring.round - 1) / ring.round;
+    all = ring.rounds * (size_t)ring.steps;
+    in = ring_in(&ring, 0);
+    while (taken < all || out.left > 0) {
+        coll_status_t status;
 
-        if (status == COLL_OK)
-            status = ring_gather(net, call, &p);
+        while (out.left == 0 && sent < all && ring_may_send(&ring, sent, taken))
+            out = ring_out(&ring, sent++);
+        status = tcp_exchange_any(net, call, &out, &in);
         if (status != COLL_OK)
             return status;
-        done += p.count;
+        while (in.left == 0 && taken < all) {
+            ring_take(&ring, taken++);
+            if (taken < all)
+                in = ring_in(&ring, taken);
+        }
     }
     return COLL_OK;
 }
 
 /* --- broadcast ------------------------------------------------------------ */
 
-static coll_status_t broadcast_piece(
-    struct tcp_net *net, const struct coll_call *call, char *at, size_t bytes)
+/* From the root on each rank sends to the next one what it has so far. */
+static coll_status_t broadcast_chain(
+    struct tcp_net *net, const struct coll_call *call, size_t bytes)
 {
-    int n = net->size;
-    int self = (net->rank - call->root + n) % n; /* the root is 0 */
-    int d = 1;
+    int place = pattern_shift(net->rank, -call->root, net->size);
+    bool is_last = place == net->size - 1;
+    size_t have = place == 0 ? bytes : 0;
+    size_t sent = is_last ? bytes : 0;
+    struct tcp_flow out = {0};
+    struct tcp_flow in = {0};
+    char *buf = call->recvbuf;
+
+    while (have < bytes || sent < bytes) {
+        size_t coming = have < bytes ? min_size(bytes - have, PIECE_BYTES) : 0;
+        coll_status_t status;
+
+        if (in.left == 0 && coming > 0)
+            in = flow_of(net, -1, buf + have, coming);
+        if (out.left == 0 && sent < have)
+            out = flow_of(net, 1, buf + sent, have - sent);
+        status = tcp_exchange_any(net, call, &out, &in);
+        if (status != COLL_OK)
+            return status;
+        if (coming > 0 && in.left == 0)
+            have += coming;
+        if (!is_last && out.link != NULL)
+            sent = (size_t)(out.at - buf);
+    }
+    return COLL_OK;
+}
+
+static coll_status_t broadcast_tree(
+    struct tcp_net *net, const struct coll_call *call, size_t bytes)
+{
+    const struct pattern_tree t =
+        pattern_tree(net->rank, call->root, net->size);
+    struct tcp_flow none = {0};
     coll_status_t status = COLL_OK;
 
-    while (d < n && (self & d) == 0)
-        d *= 2;
-    if (self != 0)
-        status = tcp_exchange(
-            net, call, nothing, from(net, (net->rank + n - d) % n, at, bytes));
-    for (d /= 2; d > 0 && status == COLL_OK; d /= 2)
-        if (self + d < n)
-            status = tcp_exchange(
-                net, call, to(net, (net->rank + d) % n, at, bytes), nothing);
+    if (t.parent >= 0) {
+        struct tcp_flow in = flow_of(net, -t.reach, call->recvbuf, bytes);
+
+        status = tcp_exchange_any(net, call, &none, &in);
+    }
+    for (int d = t.reach / 2; d > 0 && status == COLL_OK; d /= 2)
+        if (pattern_tree_below(&t, d) > 0) {
+            struct tcp_flow out = flow_of(net, d, call->recvbuf, bytes);
+
+            status = tcp_exchange_any(net, call, &out, &none);
+        }
     return status;
 }
 
 static coll_status_t broadcast(
     struct tcp_net *net, const struct coll_call *call)
 {
-    size_t left = call->count * coll_dtype_size(call->dtype);
-    char *at = call->recvbuf;
+    size_t bytes = call->count * coll_dtype_size(call->dtype);
+    size_t levels = 0;
 
-    while (left > 0) {
-        size_t n = left < TCP_SCRATCH_BYTES ? left : TCP_SCRATCH_BYTES;
-        coll_status_t status = broadcast_piece(net, call, at, n);
-
-        if (status != COLL_OK)
-            return status;
-        at += n;
-        left -= n;
-    }
-    return COLL_OK;
+    while ((1 << levels) < net->size)
+        levels++;
+    /* The tree's root sends everything to so many. The chain's end has waited
+     * for a piece of each rank in between. */
+    if (levels > 1 &&
+        bytes < (size_t)(net->size - 2) * PIECE_BYTES / (levels - 1))
+        return broadcast_tree(net, call, bytes);
+    return broadcast_chain(net, call, bytes);
 }
 
 /* --- All ------------------------------------------------------------------ */
@@ -369,7 +265,7 @@ coll_status_t tcp_run(struct tcp_net *net, const struct coll_call *call)
     coll_status_t status;
 
     if (spread_plan(&plan, call, net->size)) {
-        status = run_small(net, call, &plan);
+        status = tcp_run_small(net, call, &plan);
     } else {
         status = tcp_agree(net, call, NULL);
         if (status == COLL_OK && call->kind == COLL_KIND_ALL_REDUCE)

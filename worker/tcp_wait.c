@@ -307,9 +307,10 @@ static bool move_flow(struct tcp_flow *flow, bool is_out)
     return has_moved;
 }
 
-coll_status_t tcp_exchange_until(struct tcp_net *net,
-    const struct coll_call *call, struct tcp_flow *out, struct tcp_flow *in,
-    size_t out_left, size_t in_left)
+/* Until the two have no more than so much left; or, is_any, one of them. */
+static coll_status_t exchange(struct tcp_net *net, const struct coll_call *call,
+    struct tcp_flow *out, struct tcp_flow *in, size_t out_left, size_t in_left,
+    bool is_any)
 {
     uint64_t spin_ns = 0;
 
@@ -319,7 +320,8 @@ coll_status_t tcp_exchange_until(struct tcp_net *net,
         coll_status_t status;
 
         has_moved |= move_flow(in, false);
-        if (out->left <= out_left && in->left <= in_left)
+        if (is_any ? out->left <= out_left || in->left <= in_left
+                   : out->left <= out_left && in->left <= in_left)
             return COLL_OK;
         if (has_moved) {
             spin_ns = 0;
@@ -347,8 +349,16 @@ coll_status_t tcp_exchange_until(struct tcp_net *net,
     }
 }
 
-coll_status_t tcp_exchange(struct tcp_net *net, const struct coll_call *call,
-    struct tcp_flow out, struct tcp_flow in)
+coll_status_t tcp_exchange_until(struct tcp_net *net,
+    const struct coll_call *call, struct tcp_flow *out, struct tcp_flow *in,
+    size_t out_left, size_t in_left)
 {
-    return tcp_exchange_until(net, call, &out, &in, 0, 0);
+    return exchange(net, call, out, in, out_left, in_left, false);
+}
+
+coll_status_t tcp_exchange_any(struct tcp_net *net,
+    const struct coll_call *call, struct tcp_flow *out, struct tcp_flow *in)
+{
+    /* What has nothing left already does not count. */
+    return exchange(net, call, out, in, 0, 0, out->left > 0 && in->left > 0);
 }
