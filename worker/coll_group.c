@@ -36,6 +36,11 @@ static struct {
     unsigned int next_dead;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+static int64_t bounded(int64_t timeout_ms)
+{
+    return timeout_ms < TIMEOUT_MAX_MS ? timeout_ms : TIMEOUT_MAX_MS;
+}
+
 /* --- Life ----------------------------------------------------------------- */
 
 static void enlist(struct coll_group *g)
@@ -84,7 +89,7 @@ coll_status_t coll_group_create(struct coll_group **out,
     g->backend = backend;
     g->rank = rank;
     g->size = size;
-    g->timeout_ms = timeout_ms < TIMEOUT_MAX_MS ? timeout_ms : TIMEOUT_MAX_MS;
+    g->timeout_ms = bounded(timeout_ms);
     g->names = boot == NULL ? NULL : boot->names;
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->turn_came, NULL);
@@ -233,8 +238,8 @@ coll_status_t coll_group_run_in_turn(
     status = coll_group_check(g);
     if (status == COLL_OK) {
         call->seq = ++g->seq;
-        if (call->timeout_ms <= 0)
-            call->timeout_ms = g->timeout_ms;
+        call->timeout_ms =
+            call->timeout_ms > 0 ? bounded(call->timeout_ms) : g->timeout_ms;
         status = run_recorded(g, call);
         if (status != COLL_OK) {
             coll_group_fail(g, status);
