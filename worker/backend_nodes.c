@@ -13,7 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 
+#include "coll_ranks.h"
 #include "flat.h"
 #include "kernel.h"
 #include "p2p_internal.h"
@@ -33,7 +35,8 @@ struct nodes_state {
     int nodes_count;
     int *nodes; /* [size] of each rank */
     int *indices; /* [size] its rank within the node */
-    int *names; /* [local_size] the ranks of this node */
+    int *ranks; /* [local_size] those of this node */
+    int *names; /* [local_size] and what they are called */
     int local_size;
     int most_local; /* of any node */
     char *blocks; /* SPREAD_BYTES, for small operations */
@@ -52,6 +55,7 @@ static void release(struct nodes_state *s)
     tcp_places_free(s->places);
     free(s->nodes);
     free(s->indices);
+    free(s->ranks);
     free(s->names);
     free(s->blocks);
     free(s->srcs);
@@ -69,19 +73,23 @@ static coll_status_t take_nodes(struct nodes_state *s,
 
     s->nodes = calloc(size, sizeof(*s->nodes));
     s->indices = calloc(size, sizeof(*s->indices));
+    s->ranks = calloc(size, sizeof(*s->ranks));
     s->names = calloc(size, sizeof(*s->names));
     s->blocks = calloc(1, SPREAD_BYTES);
     s->srcs = calloc(size, sizeof(*s->srcs));
     if (counts == NULL || s->nodes == NULL || s->indices == NULL ||
-        s->names == NULL || s->blocks == NULL || s->srcs == NULL) {
+        s->ranks == NULL || s->names == NULL || s->blocks == NULL ||
+        s->srcs == NULL) {
         free(counts);
         return coll_fail(
             COLL_ERR_MEMORY, "out of memory for a group of %d ranks", g->size);
     }
     memcpy(s->nodes, nodes, size * sizeof(*nodes));
     for (int r = 0; r < g->size; r++) {
-        if (nodes[r] == own)
-            s->names[counts[own]] = r;
+        if (nodes[r] == own) {
+            s->ranks[counts[own]] = r;
+            s->names[counts[own]] = coll_rank_name(g->names, r);
+        }
         s->indices[r] = counts[nodes[r]]++;
         if (counts[nodes[r]] > s->most_local)
             s->most_local = counts[nodes[r]];
@@ -118,7 +126,7 @@ static coll_status_t make_local(struct nodes_state *s,
         return COLL_OK;
     if (here.deadline_ns > boot->deadline_ns)
         here.deadline_ns = boot->deadline_ns;
-    snprintf(prefix, sizeof(prefix), "%sfrom%d/", boot->prefix, s->names[0]);
+    snprintf(prefix, sizeof(prefix), "%sfrom%d/", boot->prefix, s->ranks[0]);
     status = coll_group_create(&s->local, &coll_backend_shm,
         s->indices[g->rank], s->local_size, g->timeout_ms, &here);
     if (status != COLL_OK)
@@ -449,12 +457,39 @@ void nodes_find_ways(struct p2p *p, const struct coll_group *g)
 
     if (s->local != NULL) {
         p->shm = s->local->state;
-        p->local = s->names;
+        p->local = s->ranks;
         p->indices = s->indices;
     }
     p->nodes = s->nodes;
     p->places = s->places;
     p->net = s->net;
+}
+
+static void nodes_give_up(struct coll_group *g, coll_status_t status)
+{
+    struct nodes_state *s = g->state;
+
+    if (s == NULL)
+        return;
+    tell_node(s, status);
+    if (s->net != NULL)
+        tcp_net_fail(s->net, g->seq, status);
+}
+
+static void nodes_wake(struct coll_group *g)
+{
+    struct nodes_state *s = g->state;
+
+    if (s == NULL)
+        return;
+    if (s->local != NULL) {
+        coll_group_check(g);
+        coll_group_fail(s->local, g->failure);
+        atomic_store(&s->local->is_aborted, true);
+        coll_backend_shm.wake(s->local);
+    }
+    if (s->net != NULL)
+        eventfd_write(s->net->wake_fd, 1);
 }
 
 const struct coll_backend coll_backend_nodes = {
@@ -463,4 +498,6 @@ const struct coll_backend coll_backend_nodes = {
     .create = nodes_create,
     .destroy = nodes_destroy,
     .run = nodes_run,
+    .give_up = nodes_give_up,
+    .wake = nodes_wake,
 };

@@ -4,6 +4,7 @@
 #include "tcp_internal.h"
 
 #include <stdlib.h>
+#include <sys/eventfd.h>
 
 static void release(struct tcp_state *s)
 {
@@ -76,10 +77,28 @@ static coll_status_t run(struct coll_group *g, const struct coll_call *call)
     return tcp_run(s->net, call);
 }
 
+static void give_up(struct coll_group *g, coll_status_t status)
+{
+    struct tcp_state *s = g->state;
+
+    if (s != NULL)
+        tcp_net_fail(s->net, g->seq, status);
+}
+
+static void wake(struct coll_group *g)
+{
+    struct tcp_state *s = g->state;
+
+    if (s != NULL)
+        eventfd_write(s->net->wake_fd, 1);
+}
+
 const struct coll_backend coll_backend_tcp = {
     .name = "tcp",
     .max_ranks = TCP_MAX_RANKS,
     .create = tcp_create,
     .destroy = tcp_destroy,
     .run = run,
+    .give_up = give_up,
+    .wake = wake,
 };

@@ -113,6 +113,9 @@ coll_status_t flat_run(struct coll_group *g, const struct coll_call *call)
         return flat_all_to_all_v(&f);
     case COLL_KIND_BROADCAST:
     case COLL_KIND_BARRIER:
+    case COLL_KIND_ALL_REDUCE_COALESCED:
+    case COLL_KIND_ALL_GATHER_COALESCED:
+    case COLL_KIND_REDUCE_SCATTER_COALESCED:
     case COLL_KIND_SEND:
     case COLL_KIND_RECV:
         break;

@@ -317,7 +317,7 @@ void p2p_tcp_tell(struct p2p *p, coll_status_t status)
 static void peek_at_news(struct p2p *p, const struct tcp_link *link)
 {
     struct tcp_news news[4];
-    struct p2p_peer *peer = p2p_peer_get(p, p->net->names[link->rank]);
+    struct p2p_peer *peer = p2p_peer_get(p, p->net->ranks[link->rank]);
     ssize_t n = recv(link->news, news, sizeof(news), MSG_PEEK | MSG_DONTWAIT);
 
     if (peer == NULL || peer->wire == NULL)

@@ -32,6 +32,9 @@ static size_t count_block(const struct coll_call *call, size_t size)
         return sum;
     case COLL_KIND_BARRIER:
     case COLL_KIND_ALL_TO_ALL_V:
+    case COLL_KIND_ALL_REDUCE_COALESCED:
+    case COLL_KIND_ALL_GATHER_COALESCED:
+    case COLL_KIND_REDUCE_SCATTER_COALESCED:
     case COLL_KIND_SEND:
     case COLL_KIND_RECV:
         break;
@@ -167,6 +170,9 @@ void spread_unpack(
         return;
     case COLL_KIND_BARRIER:
     case COLL_KIND_ALL_TO_ALL_V:
+    case COLL_KIND_ALL_REDUCE_COALESCED:
+    case COLL_KIND_ALL_GATHER_COALESCED:
+    case COLL_KIND_REDUCE_SCATTER_COALESCED:
     case COLL_KIND_SEND:
     case COLL_KIND_RECV:
         return;

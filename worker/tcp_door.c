@@ -19,12 +19,12 @@ static coll_status_t on_end(struct tcp_meeting *m, struct meet_conn *c)
     case CONN_STRANGER:
         break;
     case CONN_MEMBER:
-        status = meet_fail_lost(rank);
+        status = meet_fail_lost(m, rank);
         break;
     case CONN_LEADER:
         m->has_told = true;
         if (m->is_welcome)
-            status = meet_fail_lost(0);
+            status = meet_fail_lost(m, 0);
         else
             m->is_refused = true;
         break;

@@ -81,8 +81,9 @@ struct tcp_flow {
 struct tcp_net {
     int rank;
     int size;
-    int *names; /* [size] the ranks of the whole group, for sentences */
-    int64_t timeout_ms; /* for sentences */
+    struct coll_group *g; /* whose it is */
+    int *ranks; /* [size] their ranks in the group */
+    int *names; /* [size] and what they are called in sentences */
     int nlinks;
     struct tcp_link *links; /* [nlinks], by rank */
     struct pollfd *polls; /* [nlinks + TCP_EXTRA_POLLS] */
@@ -91,21 +92,24 @@ struct tcp_net {
     const void **srcs; /* [size] */
     atomic_flag has_told; /* that this rank gives up; by any thread */
     bool is_asked; /* the time of another one is over */
+    int wake_fd; /* an eventfd: look at the group's is_aborted */
     /* "nodes": what else can end a wait. */
     int watch_fd; /* -1: nothing */
     coll_status_t (*watch_cb)(void *arg, const struct coll_call *call);
     void *watch_arg;
 };
 
-/* Two data sockets, the agent, watch_fd. */
-#define TCP_EXTRA_POLLS 4
+/* Two data sockets, the agent, watch_fd, wake_fd. */
+#define TCP_EXTRA_POLLS 5
 
 #define TCP_SCRATCH_BYTES ((size_t)1 << 20)
 
 /* --- tcp_net.c ------------------------------------------------------------ */
 
-/* Makes a net without connections. names are copied. 0 or -ENOMEM. */
-int tcp_net_create(struct tcp_net **out, int rank, int size, const int *names);
+/* Makes a net of some ranks of the group, without connections. ranks are
+ * copied. 0 or a negative errno. */
+int tcp_net_create(struct tcp_net **out, struct coll_group *g, int rank,
+    int size, const int *ranks);
 
 /* Closes everything. Takes NULL. */
 void tcp_net_destroy(struct tcp_net *net);

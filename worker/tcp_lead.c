@@ -35,7 +35,7 @@ coll_status_t meet_admit(struct tcp_meeting *m, struct meet_conn **at)
                has_ended(m->members[rank]->fd)) {
         /* It has failed, and tries again: it will look for the next attempt. */
         meet_conn_drop(at, false);
-        return meet_fail_lost(rank);
+        return meet_fail_lost(m, rank);
     } else if (rank == 0 || m->members[rank] != NULL) {
         char other[TCP_ADDR_BYTES] = "?";
 

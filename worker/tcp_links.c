@@ -76,7 +76,7 @@ void meet_greet_neighbour(struct tcp_meeting *m, struct meet_conn **at)
  * that is waited for before this counts. */
 void meet_note_link(struct tcp_meeting *m, const struct meet_conn *c, int error)
 {
-    int rank = m->net->names[c->rank];
+    int rank = m->net->ranks[c->rank];
     const char *addr;
     int port;
 
@@ -94,7 +94,7 @@ static coll_status_t start_link(
 {
     struct meet_conn **at = &m->outgoing[2 * (unsigned int)index + channel];
     int in_net = m->net->links[index].rank;
-    int rank = m->net->names[in_net];
+    int rank = m->net->ranks[in_net];
     struct addrinfo *ai;
     const char *addr;
     int port;

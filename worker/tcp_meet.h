@@ -255,7 +255,7 @@ coll_status_t meet_fail_unreachable(const struct tcp_meeting *m, int rank,
     const char *addr, int port, const char *why);
 
 /* A rank whose connection has ended. */
-coll_status_t meet_fail_lost(int rank);
+coll_status_t meet_fail_lost(const struct tcp_meeting *m, int rank);
 
 /* Rank 0: who is missed, for a sentence. False: nobody. */
 bool meet_missing_text(const struct tcp_meeting *m, char *out, size_t cap);

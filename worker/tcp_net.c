@@ -5,8 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "coll_ranks.h"
 
 int tcp_neighbours(int rank, int size, int out[TCP_MAX_LINKS])
 {
@@ -31,7 +34,8 @@ int tcp_neighbours(int rank, int size, int out[TCP_MAX_LINKS])
     return count;
 }
 
-int tcp_net_create(struct tcp_net **out, int rank, int size, const int *names)
+int tcp_net_create(struct tcp_net **out, struct coll_group *g, int rank,
+    int size, const int *ranks)
 {
     struct tcp_net *net = calloc(1, sizeof(*net));
     size_t n = (size_t)size;
@@ -42,21 +46,33 @@ int tcp_net_create(struct tcp_net **out, int rank, int size, const int *names)
         return -ENOMEM;
     net->rank = rank;
     net->size = size;
+    net->g = g;
     net->watch_fd = -1;
+    net->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (net->wake_fd < 0) {
+        int rc = -errno;
+
+        free(net);
+        return rc;
+    }
     net->nlinks = tcp_neighbours(rank, size, neighbours);
     links = (size_t)net->nlinks + 1; /* calloc() of nothing may be NULL */
+    net->ranks = calloc(n, sizeof(*net->ranks));
     net->names = calloc(n, sizeof(*net->names));
     net->links = calloc(links, sizeof(*net->links));
     net->polls = calloc(links + TCP_EXTRA_POLLS, sizeof(*net->polls));
     net->set = calloc(n, sizeof(*net->set));
     net->srcs = calloc(n, sizeof(*net->srcs));
     net->scratch = calloc(1, TCP_SCRATCH_BYTES); /* gaps in it are sent */
-    if (net->names == NULL || net->links == NULL || net->polls == NULL ||
-        net->set == NULL || net->srcs == NULL || net->scratch == NULL) {
+    if (net->ranks == NULL || net->names == NULL || net->links == NULL ||
+        net->polls == NULL || net->set == NULL || net->srcs == NULL ||
+        net->scratch == NULL) {
         tcp_net_destroy(net);
         return -ENOMEM;
     }
-    memcpy(net->names, names, n * sizeof(*names));
+    memcpy(net->ranks, ranks, n * sizeof(*ranks));
+    for (int i = 0; i < size; i++)
+        net->names[i] = coll_rank_name(g->names, ranks[i]);
     for (int i = 0; i < net->nlinks; i++)
         net->links[i] =
             (struct tcp_link){.rank = neighbours[i], .data = -1, .news = -1};
@@ -79,6 +95,9 @@ void tcp_net_destroy(struct tcp_net *net)
             close(net->links[i].news);
         }
     }
+    if (net->wake_fd >= 0)
+        close(net->wake_fd);
+    free(net->ranks);
     free(net->names);
     free(net->links);
     free(net->polls);

@@ -33,12 +33,10 @@ static coll_status_t make_net(struct tcp_meeting *m)
     }
     m->nodes_count = count;
     if (own >= 0 && count > 1)
-        rc = tcp_net_create(&m->net, own, count, leads);
+        rc = tcp_net_create(&m->net, m->g, own, count, leads);
     free(leads);
     if (rc < 0)
         return meet_fail_rc("table", rc);
-    if (m->net != NULL)
-        m->net->timeout_ms = m->g->timeout_ms;
     m->has_table = true;
     return COLL_OK;
 }

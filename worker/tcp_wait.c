@@ -92,7 +92,7 @@ static coll_status_t fail_timeout(struct tcp_net *net,
     coll_ranks_text(late, sizeof(late), net->set, net->size, net->names);
     return coll_fail(COLL_ERR_TIMEOUT,
         "timed out after %.1f s in %s waiting for %s",
-        (double)net->timeout_ms / 1000.0,
+        (double)call->timeout_ms / 1000.0,
         coll_call_text(name, sizeof(name), call), late);
 }
 
@@ -207,6 +207,7 @@ static coll_status_t wait_once(struct tcp_net *net,
     watch_flow(&p[1], in, POLLIN);
     p[2] = (struct pollfd){.fd = coll_agent_fd(), .events = POLLIN};
     p[3] = (struct pollfd){.fd = net->watch_fd, .events = POLLIN};
+    p[4] = (struct pollfd){.fd = net->wake_fd, .events = POLLIN};
     for (int i = 0; i < net->nlinks; i++) {
         const struct tcp_link *link = &net->links[i];
 
@@ -222,6 +223,10 @@ static coll_status_t wait_once(struct tcp_net *net,
     for (int i = 0; i < net->nlinks; i++)
         if (of_links[i].revents != 0)
             take_news(net, &net->links[i], call);
+    if (p[4].revents != 0 && atomic_load(&net->g->is_aborted))
+        status = coll_group_check(net->g);
+    if (status != COLL_OK)
+        return status;
     if (p[2].revents != 0 && coll_agent_is_told())
         status = coll_agent_fail(coll_call_text(name, sizeof(name), call));
     else if (p[3].revents != 0)

@@ -32,15 +32,16 @@ coll_status_t meet_fail_unreachable(const struct tcp_meeting *m, int rank,
     return coll_fail(COLL_ERR_SYSTEM,
         "coll_init: rank %d at %s cannot reach rank %d at %s port %d: %s; "
         "%s can tell the address of a node that others reach",
-        m->g->rank, m->own_addr, rank, addr, port, why, ENV_NODE_ADDR);
+        coll_rank_name(m->g->names, m->g->rank), m->own_addr,
+        coll_rank_name(m->g->names, rank), addr, port, why, ENV_NODE_ADDR);
 }
 
-coll_status_t meet_fail_lost(int rank)
+coll_status_t meet_fail_lost(const struct tcp_meeting *m, int rank)
 {
     if (coll_agent_await_cause())
         return coll_agent_fail("coll_init");
-    return coll_fail(
-        COLL_ERR_PEER, "rank %d died or gave up during coll_init", rank);
+    return coll_fail(COLL_ERR_PEER, "rank %d died or gave up during coll_init",
+        coll_rank_name(m->g->names, rank));
 }
 
 /* Marks who is missed; the text for a sentence. */
@@ -58,7 +59,7 @@ bool meet_missing_text(const struct tcp_meeting *m, char *out, size_t cap)
         is_any |= missing[r];
     }
     if (is_any)
-        coll_ranks_text(out, cap, missing, m->g->size, NULL);
+        coll_ranks_text(out, cap, missing, m->g->size, m->g->names);
     free(missing);
     return is_any;
 }
@@ -93,6 +94,6 @@ void meet_failure_message(
         snprintf(msg->text, sizeof(msg->text), "%s", coll_last_error());
     else
         snprintf(msg->text, sizeof(msg->text), "rank %d gave up: %.400s",
-            m->g->rank, coll_last_error());
+            coll_rank_name(m->g->names, m->g->rank), coll_last_error());
     memcpy(msg->token, m->claim.token[m->g->rank == 0], TCP_TOKEN_BYTES);
 }

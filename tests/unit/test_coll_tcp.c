@@ -359,7 +359,7 @@ static void cut_off(struct tcp_net *net)
         shutdown(net->links[i].data, SHUT_RDWR);
         shutdown(net->links[i].news, SHUT_RDWR);
     }
-    net->has_told = true; /* the dead do not speak */
+    atomic_flag_test_and_set(&net->has_told); /* the dead do not speak */
 }
 
 enum { BIG = 3000000 };
