@@ -214,7 +214,8 @@ START_TEST(calls_before_coll_init_do_not_count)
 {
     init_all();
     for (int i = 0; i < NRANKS; i++)
-        done(i, BARRIER, 7, 3);
+        for (uint64_t seq = 1; seq <= RECORDER_ENTRIES; seq++)
+            done(i, BARRIER, seq, 3);
     init_all(); /* the next program of each worker */
     for (int i = 1; i < NRANKS; i++)
         waits(i, BARRIER, 1, 99);
@@ -358,6 +359,27 @@ START_TEST(counts_may_differ_unless_the_library_says_so)
 }
 END_TEST
 
+START_TEST(roots_and_types_may_not)
+{
+    struct recorder_entry *e;
+
+    init_all();
+    for (int i = 0; i < NRANKS; i++) {
+        e = &recorders[i].entries[waits(i, BROADCAST, 1, 99)];
+        if (i == 2 && _i == 0)
+            atomic_store(&e->root, 0);
+        else if (i == 2)
+            atomic_store(&e->dtype, 9);
+    }
+    says(_i == 0 ? "operation #1 of the default group differs: ranks 0-1,3 "
+                   "called broadcast (1024 float32, root 1), rank 2 called "
+                   "broadcast (1024 float32, root 0)\n"
+                 : "operation #1 of the default group differs: ranks 0-1,3 "
+                   "called broadcast (1024 float32, root 1), rank 2 called "
+                   "broadcast (1024 9, root 1)\n");
+}
+END_TEST
+
 /* With ranks of another node, or in what the recorder does not hold. */
 START_TEST(equal_calls_may_differ_from_others)
 {
@@ -418,6 +440,23 @@ START_TEST(the_one_that_waits_for_nobody_comes_first)
          "rank 1 never entered barrier #1 (default group), in which ranks 0,3 "
          "waited for 50.000 s; its last call was broadcast #1 (1024 float32, "
          "root 1, group of ranks 1-2), not finished\n");
+}
+END_TEST
+
+START_TEST(so_it_does_when_all_have_given_up)
+{
+    init_all();
+    recorder_add_group(&recorders[1], 7, 2, "1-2");
+    call(0, 0, BARRIER, 1, 50, 100, RECORDER_TIMEOUT);
+    call(3, 0, BARRIER, 1, 50, 100, PEER);
+    call(2, 0, BARRIER, 1, 50, 50, 0);
+    call(1, 7, BROADCAST, 1, 99, 100, RECORDER_TIMEOUT);
+    says("rank 2 never entered broadcast #1 (1024 float32, root 1, group of "
+         "ranks 1-2), in which rank 1 waited for 1.000 s; its last call was "
+         "barrier #1 (default group)\n"
+         "rank 1 never entered barrier #1 (default group), in which ranks 0,3 "
+         "waited for 50.000 s; its last call was broadcast #1 (1024 float32, "
+         "root 1, group of ranks 1-2), which failed\n");
 }
 END_TEST
 
@@ -590,11 +629,13 @@ int main(void)
     tcase_add_test(t, who_had_left_is_named);
     tcase_add_test(t, different_calls_are_told);
     tcase_add_test(t, counts_may_differ_unless_the_library_says_so);
+    tcase_add_loop_test(t, roots_and_types_may_not, 0, 2);
     tcase_add_test(t, equal_calls_may_differ_from_others);
     tcase_add_test(t, only_the_ranks_of_a_group_are_missed);
     tcase_add_test(t, a_group_may_be_larger_than_this_node);
     tcase_add_test(t, a_group_may_be_unknown);
     tcase_add_test(t, the_one_that_waits_for_nobody_comes_first);
+    tcase_add_test(t, so_it_does_when_all_have_given_up);
     tcase_add_test(t, at_most_three_are_told);
     tcase_add_test(t, what_was_overcome_is_not_told);
     tcase_add_test(t, a_number_that_begins_anew_is_of_a_new_group);
