@@ -53,7 +53,10 @@ spawn_child(void *arg)
         if (sigismember(&s->reset, sig) == 1 &&
             syscall(SYS_rt_sigaction, sig, default_action, NULL, _NSIG / 8) < 0)
             goto fail;
-    if (setsid() < 0 || syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL) < 0)
+    /* A group of its own, in the agent's session: the kernel shares out CPU
+     * time by session (sched_autogroup), so that in sessions of their own
+     * workers that share a CPU could not yield it to each other. */
+    if (setpgid(0, 0) < 0 || syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL) < 0)
         goto fail;
     if (getppid() != c->parent) {
         errno = ESRCH; /* the agent died before prctl */

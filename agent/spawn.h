@@ -1,6 +1,6 @@
 /*
  * Starting one worker. uv_spawn and posix_spawn have no hook between fork
- * and exec, and a worker needs one: its own session, SIGKILL when the agent
+ * and exec, and a worker needs one: its own group, SIGKILL when the agent
  * dies, the signal state that crun itself was started with.
  */
 #ifndef CRUN_AGENT_SPAWN_H

@@ -11,7 +11,7 @@
  *
  *   caller, in coll_spawn()
  *     warden: own session, SIGTERM when the caller's thread ends, subreaper
- *       worker: own session, SIGKILL when the warden ends
+ *       worker: own process group, SIGKILL when the warden ends
  */
 #include "backend.h"
 
@@ -144,7 +144,7 @@ static _Noreturn void run_worker(const struct warden *w, int rank)
     int value;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != w->pid || setsid() < 0)
+    if (getppid() != w->pid || setpgid(0, 0) < 0)
         _exit(1);
     close(w->verdict_fd);
     close(w->port_pipe[1]);
@@ -203,7 +203,7 @@ __attribute__((format(printf, 3, 4))) static void decide(
     va_end(args);
 }
 
-/* To the worker's session, or to the worker, which may not have one yet. */
+/* To the worker's group, or to the worker, which may not have one yet. */
 static void signal_worker(pid_t pid, int sig)
 {
     if (kill(-pid, sig) < 0)

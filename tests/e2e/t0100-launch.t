@@ -94,8 +94,8 @@ run sh -c "cd sub && umask 027 && '$CRUN' sh -c 'pwd; umask'"
 is "$out" "$TMP/sub
 0027" "working directory and umask are shared"
 is "$(echo typed | "$CRUN" cat)" typed "stdin is shared"
-run "$CRUN" sh -c 'set -- $(cut -d" " -f1,5,6 /proc/$$/stat); [ $1 = $2 ] && [ $1 = $3 ]'
-is "$status" 0 "a worker leads a session and group of its own"
+run "$CRUN" sh -c 'set -- $(cut -d" " -f1,4,5,6 /proc/$$/stat); [ $1 = $3 ] && [ $2 = $4 ]'
+is "$status" 0 "a worker leads a group of its own, in the agent's session"
 run sh -c "ulimit -n 6; '$CRUN' true"
 like "$status$err" '^1.*limit of open files is 6.*at least 22 for 1 workers.*ulimit -n' \
     "so few open files that nothing works: said"

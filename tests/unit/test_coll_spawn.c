@@ -201,7 +201,7 @@ static int check_signals(int rank, void *arg)
 {
     struct sigaction now;
     sigset_t mask;
-    bool is_right = getsid(0) == getpid();
+    bool is_right = getpgrp() == getpid() && getsid(0) == getppid();
 
     (void)rank;
     (void)arg;

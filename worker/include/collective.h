@@ -863,8 +863,8 @@ typedef struct coll_spawn_options {
  * The workers are forks, with what that means: they begin with a copy of the
  * memory and the open files, but without other threads, and a lock that another
  * thread holds is locked in them for good. So start workers before threads. A
- * worker runs in a session of its own. SIGHUP, SIGINT, SIGQUIT, SIGTERM and
- * SIGCHLD have their default action there, unless they are ignored. When fn
+ * worker runs in a process group of its own. SIGHUP, SIGINT, SIGQUIT, SIGTERM
+ * and SIGCHLD have their default action there, unless they are ignored. When fn
  * returns, stdio is flushed and the worker ends without the program's atexit()
  * functions.
  */
