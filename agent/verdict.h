@@ -36,8 +36,8 @@ struct verdict_input {
  * Appends a sentence with a newline for each group whose ranks are stuck in an
  * operation, the one nearest to the cause first: "rank 2 never entered
  * all_reduce #17 (1024 float32 sum, default group), in which ranks 0-1,3
- * waited for 2.004 s; its last call was broadcast #16". Nothing where nothing is
- * stuck. 0 or -ENOMEM.
+ * waited for 2.004 s; its last call was broadcast #16". Nothing where nothing
+ * is stuck. 0 or -ENOMEM.
  */
 int verdict_write(const struct verdict_input *in, struct buf *out);
 

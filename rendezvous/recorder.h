@@ -22,7 +22,7 @@
 #define RECORDER_VERSION 2
 #define RECORDER_ENTRIES 64
 #define RECORDER_NAMES 64
-#define RECORDER_NAME_LEN 24
+#define RECORDER_NAME_LEN 32
 #define RECORDER_GROUPS 32
 #define RECORDER_RANKS_LEN 64
 
@@ -79,8 +79,8 @@ struct recorder {
 
 _Static_assert(sizeof(struct recorder_entry) == 64, "one cache line");
 _Static_assert(offsetof(struct recorder, kinds) == 64, "as documented");
-_Static_assert(offsetof(struct recorder, groups) == 4672, "as documented");
-_Static_assert(offsetof(struct recorder, entries) == 6976, "as documented");
+_Static_assert(offsetof(struct recorder, groups) == 6208, "as documented");
+_Static_assert(offsetof(struct recorder, entries) == 8512, "as documented");
 
 /* A call as it begins. */
 struct recorder_call {

@@ -26,6 +26,11 @@ _Static_assert((int)RECORDER_TIMEOUT == (int)COLL_ERR_TIMEOUT &&
                    (int)RECORDER_MISMATCH == (int)COLL_ERR_MISMATCH,
     "as the reader has it");
 
+#define CHECK_NAME(symbol, name)                                               \
+    _Static_assert(sizeof(name) <= RECORDER_NAME_LEN, name " is too long");
+COLL_KIND_MAP(CHECK_NAME)
+#undef CHECK_NAME
+
 void coll_recorder_name_calls(struct recorder *r)
 {
 #define NAME_KIND(symbol, name) recorder_set_name(r->kinds, 1 + symbol, name);

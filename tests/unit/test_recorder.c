@@ -112,11 +112,13 @@ END_TEST
 
 START_TEST(names_are_cut_and_cleaned)
 {
-    recorder_set_name(r->kinds, 1, "a_name_that_is_longer_than_fits");
+    recorder_set_name(r->kinds, 1, "a_name_that_is_longer_than_fits_there");
     enter(1);
-    assert_last("a_name_that_is_longer_t #1 of 1024 float32, not finished");
+    assert_last(
+        "a_name_that_is_longer_than_fits #1 of 1024 float32, not finished");
     memset(r->kinds[1], '\n', RECORDER_NAME_LEN); /* no NUL either */
-    assert_last("??????????????????????? #1 of 1024 float32, not finished");
+    assert_last(
+        "??????????????????????????????? #1 of 1024 float32, not finished");
     recorder_set_name(r->kinds, 1, "a\"b\\c");
     assert_last("a?b?c #1 of 1024 float32, not finished");
     recorder_set_name(r->kinds, RECORDER_NAMES, "beyond");
