@@ -67,7 +67,7 @@ struct operation {
 enum weight {
     WEIGHT_MISMATCH,
     WEIGHT_CAUSE, /* somebody keeps the others waiting, and waits for nobody */
-    WEIGHT_LINK, /* or waits for others in turn */
+    WEIGHT_LINK, /* or somebody does who waits for others in turn */
     WEIGHT_ALL, /* all wait */
 };
 
@@ -396,15 +396,24 @@ static bool ended_within(const struct verdict *v)
     return i >= 0 && i < v->in->nranks && v->op.places[i] == PLACE_WAITS;
 }
 
+/* How many of the ranks that are missing wait for others in turn. */
+static int count_links(const struct verdict *v)
+{
+    int n = 0;
+
+    for (int i = 0; i < v->in->nranks; i++)
+        n += v->op.places[i] == PLACE_ABSENT && is_waiting(&v->calls[i]);
+    return n;
+}
+
 static enum weight weigh(const struct verdict *v)
 {
     const struct operation *op = &v->op;
 
     if (op->is_mismatch)
         return WEIGHT_MISMATCH;
-    for (int i = 0; i < v->in->nranks; i++)
-        if (op->places[i] == PLACE_ABSENT && !is_waiting(&v->calls[i]))
-            return WEIGHT_CAUSE;
+    if (op->counts[PLACE_ABSENT] > 0)
+        return count_links(v) == 0 ? WEIGHT_CAUSE : WEIGHT_LINK;
     if (ended_within(v) || (op->counts[PLACE_LATE] > 0 && op->has_timed_out))
         return WEIGHT_CAUSE;
     return op->counts[PLACE_WAITS] + op->counts[PLACE_FAILED] <

@@ -460,6 +460,21 @@ START_TEST(so_it_does_when_all_have_given_up)
 }
 END_TEST
 
+/* Rank 2 keeps both groups waiting: the shorter chain says so. */
+START_TEST(who_is_missing_alone_comes_first)
+{
+    init_all();
+    recorder_add_group(&recorders[1], 7, 2, "1-2");
+    waits(0, BARRIER, 1, 50);
+    waits(3, BARRIER, 1, 50);
+    call(1, 7, BARRIER, 1, 99, NEVER, 0);
+    says("rank 2 never entered barrier #1 (group of ranks 1-2), in which rank "
+         "1 waited for 1.000 s; its last call was coll_init\n"
+         "ranks 1-2 never entered barrier #1 (default group), in which ranks "
+         "0,3 waited for 50.000 s\n");
+}
+END_TEST
+
 START_TEST(at_most_three_are_told)
 {
     static const char line[] = "waited for 1.000 s";
@@ -636,6 +651,7 @@ int main(void)
     tcase_add_test(t, a_group_may_be_unknown);
     tcase_add_test(t, the_one_that_waits_for_nobody_comes_first);
     tcase_add_test(t, so_it_does_when_all_have_given_up);
+    tcase_add_test(t, who_is_missing_alone_comes_first);
     tcase_add_test(t, at_most_three_are_told);
     tcase_add_test(t, what_was_overcome_is_not_told);
     tcase_add_test(t, a_number_that_begins_anew_is_of_a_new_group);
