@@ -277,19 +277,17 @@ void coll_work_discard(coll_work_t *w)
     work_free(w);
 }
 
-/* Whoever waits for messages moves them. */
-static coll_status_t drive(
+/* Whoever waits for messages moves them, at most until deadline_ns. Whether
+ * that was enough the work says. */
+static void drive(
     struct coll_work *w, struct coll_group *g, uint64_t deadline_ns)
 {
     bool is_short = deadline_ns < w->call.deadline_ns;
     coll_status_t status = p2p_wait(
         g->p2p, w->list, w->nops, is_short ? deadline_ns : w->call.deadline_ns);
 
-    if (status != COLL_ERR_TIMEOUT || is_short)
-        return status;
-    /* The group's own time is over. */
-    p2p_fail(g->p2p, status);
-    return COLL_OK;
+    if (status == COLL_ERR_TIMEOUT && !is_short)
+        p2p_fail(g->p2p, status); /* the group's own time is over */
 }
 
 /* --- The program's side --------------------------------------------------- */
@@ -328,9 +326,8 @@ coll_status_t coll_work_wait(coll_work_t *w, int64_t timeout_ms)
     pthread_mutex_lock(&w->lock);
     g = w->is_done ? NULL : w->g;
     pthread_mutex_unlock(&w->lock);
-    if (g != NULL && w->nops > 0 &&
-        drive(w, g, deadline_ns) == COLL_ERR_TIMEOUT)
-        return fail_late(timeout_ms);
+    if (g != NULL && w->nops > 0)
+        drive(w, g, deadline_ns);
     pthread_mutex_lock(&w->lock);
     while (!w->is_done && rc == 0)
         rc = timeout_ms > 0 ? pthread_cond_timedwait(&w->done, &w->lock, &end)
@@ -352,8 +349,12 @@ coll_status_t coll_work_test(coll_work_t *w, bool *done)
     pthread_mutex_lock(&w->lock);
     g = w->is_done ? NULL : w->g;
     pthread_mutex_unlock(&w->lock);
-    if (g != NULL && w->nops > 0)
+    /* Who only asks shall hear of the end of the group's time, too. */
+    if (g != NULL && w->nops > 0) {
         p2p_is_done(g->p2p, w->list[0]);
+        if (clock_now_ns() >= w->call.deadline_ns)
+            drive(w, g, w->call.deadline_ns);
+    }
     pthread_mutex_lock(&w->lock);
     *done = w->is_done;
     status = w->is_done ? result(w) : COLL_OK;
