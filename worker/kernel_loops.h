@@ -384,61 +384,105 @@ INLINE f16_p encode_f16(f32x2_v value)
 
 /* --- Memory -------------------------------------------------------------- */
 
-/* For elements of type t, kept as scalars of the given type, that are
- * computed with in vectors of k. Addresses need no alignment. */
-#define DEFINE_ACCESS(t, k, type) DEFINE_ACCESS_(t, k, type)
-#define DEFINE_ACCESS_(t, k, type)                                             \
-    INLINE k##_v load_##t(const char *at)                                      \
+/*
+ * For elements of type t that are computed with in vectors of k. Addresses
+ * need no alignment. What is moved is a whole packed vector or the beginning
+ * of one; if bytes is a constant of up to eight that is a single move, too.
+ */
+#define DEFINE_ACCESS(t, k) DEFINE_ACCESS_(t, k)
+#define DEFINE_ACCESS_(t, k)                                                   \
+    typedef VECTOR(uint64_t, sizeof(t##_p)) t##_words;                         \
+    INLINE k##_v load_##t(const char *at, size_t bytes)                        \
     {                                                                          \
-        t##_p packed;                                                          \
+        t##_p packed = {};                                                     \
+        uint64_t word = 0;                                                     \
                                                                                \
-        memcpy(&packed, at, sizeof(packed));                                   \
+        if (bytes == sizeof(packed)) {                                         \
+            memcpy(&packed, at, sizeof(packed));                               \
+        } else if (__builtin_constant_p(bytes) && bytes <= sizeof(word)) {     \
+            memcpy(&word, at, bytes);                                          \
+            packed = (t##_p)(t##_words){word};                                 \
+        } else {                                                               \
+            memcpy(&packed, at, bytes);                                        \
+        }                                                                      \
         return decode_##t(packed);                                             \
     }                                                                          \
-    INLINE void store_##t(char *at, k##_v value)                               \
+    INLINE void store_##t(char *at, k##_v value, size_t bytes)                 \
     {                                                                          \
         t##_p packed = encode_##t(value);                                      \
+        uint64_t word = ((t##_words)packed)[0];                                \
                                                                                \
-        memcpy(at, &packed, sizeof(packed));                                   \
-    }                                                                          \
-    INLINE k##_v load_one_##t(const char *at)                                  \
-    {                                                                          \
-        type element;                                                          \
-                                                                               \
-        memcpy(&element, at, sizeof(element));                                 \
-        return decode_##t((t##_p){element});                                   \
-    }                                                                          \
-    INLINE void store_one_##t(char *at, k##_v value)                           \
-    {                                                                          \
-        type element = encode_##t(value)[0];                                   \
-                                                                               \
-        memcpy(at, &element, sizeof(element));                                 \
+        if (bytes == sizeof(packed))                                           \
+            memcpy(at, &packed, sizeof(packed));                               \
+        else if (__builtin_constant_p(bytes) && bytes <= sizeof(word))         \
+            memcpy(at, &word, bytes);                                          \
+        else                                                                   \
+            memcpy(at, &packed, bytes);                                        \
     }
 
-DEFINE_ACCESS(f32, f32, float)
-DEFINE_ACCESS(f64, f64, double)
-DEFINE_ACCESS(f16, F16_VECTOR, uint16_t)
-DEFINE_ACCESS(bf16, f32x2, uint16_t)
-DEFINE_ACCESS(e4m3, f32x4, uint8_t)
-DEFINE_ACCESS(e5m2, f32x4, uint8_t)
-DEFINE_ACCESS(i8, i8, int8_t)
-DEFINE_ACCESS(i16, i16, int16_t)
-DEFINE_ACCESS(i32, i32, int32_t)
-DEFINE_ACCESS(i64, i64, int64_t)
-DEFINE_ACCESS(u8, u8, uint8_t)
-DEFINE_ACCESS(u16, u16, uint16_t)
-DEFINE_ACCESS(u32, u32, uint32_t)
-DEFINE_ACCESS(u64, u64, uint64_t)
-DEFINE_ACCESS(truth, u8, uint8_t)
+DEFINE_ACCESS(f32, f32)
+DEFINE_ACCESS(f64, f64)
+DEFINE_ACCESS(f16, F16_VECTOR)
+DEFINE_ACCESS(bf16, f32x2)
+DEFINE_ACCESS(e4m3, f32x4)
+DEFINE_ACCESS(e5m2, f32x4)
+DEFINE_ACCESS(i8, i8)
+DEFINE_ACCESS(i16, i16)
+DEFINE_ACCESS(i32, i32)
+DEFINE_ACCESS(i64, i64)
+DEFINE_ACCESS(u8, u8)
+DEFINE_ACCESS(u16, u16)
+DEFINE_ACCESS(u32, u32)
+DEFINE_ACCESS(u64, u64)
+DEFINE_ACCESS(truth, u8)
 
 /* --- Folds --------------------------------------------------------------- */
+
+/* All sources of an element are read before it is written, so dst may be any
+ * of them. */
+#define FOLD_AT(t, k, rule, finish, bytes)                                     \
+    do {                                                                       \
+        k##_v a = load_##t((const char *)srcs[0] + at, bytes);                 \
+                                                                               \
+        for (int s = 1; s < nsrcs; s++)                                        \
+            a = rule##_##k(a, load_##t((const char *)srcs[s] + at, bytes));    \
+        store_##t((char *)dst + at, finish##_##k(a, with), bytes);             \
+    } while (0)
+
+/* So many bytes at a time, until fewer are left. */
+#define FOLD_BY(t, k, rule, finish, bytes)                                     \
+    for (; end - at >= (bytes); at += (bytes))                                 \
+    FOLD_AT(t, k, rule, finish, bytes)
+
+/* The same with four vectors, which need not wait for each other. */
+#define FOLD_BY_FOUR(t, k, rule, finish)                                       \
+    for (; end - at >= 4 * step; at += 4 * step) {                             \
+        const char *in = (const char *)srcs[0] + at;                           \
+        char *out = (char *)dst + at;                                          \
+        k##_v a = load_##t(in, step);                                          \
+        k##_v b = load_##t(in + step, step);                                   \
+        k##_v c = load_##t(in + 2 * step, step);                               \
+        k##_v d = load_##t(in + 3 * step, step);                               \
+                                                                               \
+        for (int s = 1; s < nsrcs; s++) {                                      \
+            in = (const char *)srcs[s] + at;                                   \
+            a = rule##_##k(a, load_##t(in, step));                             \
+            b = rule##_##k(b, load_##t(in + step, step));                      \
+            c = rule##_##k(c, load_##t(in + 2 * step, step));                  \
+            d = rule##_##k(d, load_##t(in + 3 * step, step));                  \
+        }                                                                      \
+        store_##t(out, finish##_##k(a, with), step);                           \
+        store_##t(out + step, finish##_##k(b, with), step);                    \
+        store_##t(out + 2 * step, finish##_##k(c, with), step);                \
+        store_##t(out + 3 * step, finish##_##k(d, with), step);                \
+    }
 
 /*
  * For elements of type t, kept as scalars of the given type, that are
  * computed with in vectors of k: name_t() folds by the rule and ends with
- * finish. Four vectors at a time, because each waits for its own predecessor
- * only. All sources of an element are read before it is written, so the
- * destination may be any of them.
+ * finish. Where k is several vectors already, four times as many would not
+ * fit into the registers; where it is four, they need so many instructions
+ * that a branch for the rest costs little, and more loops much space.
  */
 #define DEFINE_FOLD(name, t, k, type, rule, finish, operand_vector)            \
     static void name##_##t(void *dst, const void *const *srcs, int nsrcs,      \
@@ -447,43 +491,20 @@ DEFINE_ACCESS(truth, u8, uint8_t)
         const size_t step = sizeof(t##_p);                                     \
         const size_t end = count * sizeof(type);                               \
         const k##_v with = operand_vector(operand);                            \
-        size_t at = 0;                                                         \
+        size_t at = 0, n;                                                      \
                                                                                \
-        for (; sizeof(k##_v) == VECTOR_BYTES && end - at >= 4 * step;          \
-             at += 4 * step) {                                                 \
-            const char *in = (const char *)srcs[0] + at;                       \
-            char *out = (char *)dst + at;                                      \
-            k##_v a = load_##t(in);                                            \
-            k##_v b = load_##t(in + step);                                     \
-            k##_v c = load_##t(in + 2 * step);                                 \
-            k##_v d = load_##t(in + 3 * step);                                 \
-                                                                               \
-            for (int s = 1; s < nsrcs; s++) {                                  \
-                in = (const char *)srcs[s] + at;                               \
-                a = rule##_##k(a, load_##t(in));                               \
-                b = rule##_##k(b, load_##t(in + step));                        \
-                c = rule##_##k(c, load_##t(in + 2 * step));                    \
-                d = rule##_##k(d, load_##t(in + 3 * step));                    \
+        if (sizeof(k##_v) == 4 * VECTOR_BYTES) {                               \
+            for (; at < end; at += n) {                                        \
+                n = end - at < step ? end - at : step;                         \
+                FOLD_AT(t, k, rule, finish, n);                                \
             }                                                                  \
-            store_##t(out, finish##_##k(a, with));                             \
-            store_##t(out + step, finish##_##k(b, with));                      \
-            store_##t(out + 2 * step, finish##_##k(c, with));                  \
-            store_##t(out + 3 * step, finish##_##k(d, with));                  \
+            return;                                                            \
         }                                                                      \
-        for (; end - at >= step; at += step) {                                 \
-            k##_v a = load_##t((const char *)srcs[0] + at);                    \
-                                                                               \
-            for (int s = 1; s < nsrcs; s++)                                    \
-                a = rule##_##k(a, load_##t((const char *)srcs[s] + at));       \
-            store_##t((char *)dst + at, finish##_##k(a, with));                \
-        }                                                                      \
-        for (; at < end; at += sizeof(type)) {                                 \
-            k##_v a = load_one_##t((const char *)srcs[0] + at);                \
-                                                                               \
-            for (int s = 1; s < nsrcs; s++)                                    \
-                a = rule##_##k(a, load_one_##t((const char *)srcs[s] + at));   \
-            store_one_##t((char *)dst + at, finish##_##k(a, with));            \
-        }                                                                      \
+        if (sizeof(k##_v) == VECTOR_BYTES)                                     \
+            FOLD_BY_FOUR(t, k, rule, finish)                                   \
+        FOLD_BY(t, k, rule, finish, step);                                     \
+        FOLD_BY(t, k, rule, finish, sizeof(uint64_t));                         \
+        FOLD_BY(t, k, rule, finish, sizeof(type));                             \
     }
 
 #define DEFINE_PLAIN_FOLD(name, t, k, type)                                    \

@@ -94,35 +94,29 @@ static struct extents extents_of(
 
 /* --- Reductions ----------------------------------------------------------- */
 
-/* Memory for a block of each rank, and for a result. */
+/* Memory for a block of each rank. */
 static char *scratch_of(struct shm_state *s)
 {
     if (s->scratch == NULL)
-        s->scratch = malloc(((size_t)s->size + 1) * BLOCK_BYTES);
+        s->scratch = malloc((size_t)s->size * BLOCK_BYTES);
     return s->scratch;
 }
 
-/* dst = op over all ranks of what they have at offset. In pieces no larger
- * than a block. dst may be this rank's own source. */
+/* dst = op over all ranks of what they have at offset, no longer than a block.
+ * dst may be a source. */
 static coll_status_t reduce_block(
     const struct direct *d, void *dst, size_t offset, size_t len)
 {
     const void **srcs = d->s->srcs;
-    char *scratch = d->s->scratch;
-    char *out = dst;
 
     for (int r = 0; r < d->s->size; r++) {
         srcs[r] = shm_reach_get(d->g, d->call, r, &d->views.send[r], offset,
-            len, scratch + (size_t)r * BLOCK_BYTES);
+            len, d->s->scratch + (size_t)r * BLOCK_BYTES);
         if (srcs[r] == NULL)
             return COLL_ERR_PEER;
-        if (srcs[r] == dst && r > 1) /* see kernel_reduce() */
-            out = scratch + (size_t)d->s->size * BLOCK_BYTES;
     }
     kernel_reduce(
-        out, srcs, d->s->size, len / d->size, d->call->dtype, d->call->op);
-    if (out != dst)
-        memcpy(dst, out, len);
+        dst, srcs, d->s->size, len / d->size, d->call->dtype, d->call->op);
     return COLL_OK;
 }
 
@@ -152,12 +146,8 @@ static coll_status_t reduce_and_push(const struct direct *d)
          at += BLOCK_BYTES) {
         size_t len = min(end - at, BLOCK_BYTES);
         char *out = d->views.recv[first].base + at;
-        bool is_source = out == d->views.send[first].base + at;
         coll_status_t status;
 
-        /* Of another rank, or late in the order: not to be written yet. */
-        if (is_source && first > 1)
-            out = d->s->scratch + (size_t)d->s->size * BLOCK_BYTES;
         status = reduce_block(d, out, at, len);
         if (status != COLL_OK)
             return status;
