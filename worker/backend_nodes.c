@@ -166,6 +166,9 @@ static coll_status_t nodes_create(
     if (status != COLL_OK) {
         if (s->local != NULL)
             s->local->failure = status;
+        /* There may be ranks that were told to go before this one was not. */
+        if (s->net != NULL)
+            tcp_net_fail(s->net, 0, status);
         release(s);
         return status;
     }

@@ -29,6 +29,9 @@ static coll_status_t tcp_create(
     if (status == COLL_OK)
         status = tcp_meeting_end(meeting, COLL_OK);
     if (status != COLL_OK) {
+        /* There may be ranks that were told to go before this one was not. */
+        if (s->net != NULL)
+            tcp_net_fail(s->net, 0, status);
         release(s);
         return status;
     }
