@@ -6,7 +6,6 @@
 #include "shm_reach.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -38,24 +37,6 @@ static void release(struct shm_state *s)
     free(s->set);
     free(s->srcs);
     free(s);
-}
-
-/* Spinning for a rank that waits for this CPU only delays it. */
-static bool has_cpu_per_rank(int size)
-{
-    cpu_set_t *set;
-    int cpus = 0;
-
-    /* The kernel refuses a mask smaller than its own: grow until it fits. */
-    for (int bits = 1024; cpus == 0 && bits <= 1 << 20; bits *= 2) {
-        set = CPU_ALLOC(bits);
-        if (set == NULL)
-            return false;
-        if (sched_getaffinity(0, CPU_ALLOC_SIZE(bits), set) == 0)
-            cpus = CPU_COUNT_S(CPU_ALLOC_SIZE(bits), set);
-        CPU_FREE(set);
-    }
-    return cpus >= size;
 }
 
 static coll_status_t shm_create(
@@ -95,7 +76,6 @@ static coll_status_t shm_create(
         release(s);
         return status;
     }
-    s->may_spin = has_cpu_per_rank(s->size);
     g->state = s;
     rc = shm_watch_agent(s);
     if (rc == 0)

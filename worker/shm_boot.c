@@ -171,9 +171,12 @@ coll_status_t shm_connect(struct coll_group *g, const struct coll_boot *boot)
     }
     if (status == COLL_OK) {
         boot_stop_listening(&b);
+        shm_put_cpus(b.s);
         status = shm_tick(g, NULL, b.deadline_ns);
         if (status == COLL_OK)
             status = check_nobody_failed(b.s);
+        if (status == COLL_OK)
+            shm_take_cpus(b.s);
         /* Who has failed before may be here again. */
         if (status != COLL_OK && g->rank == 0 && b.is_over != NULL)
             boot_leave_note(&b, COLL_OK, "over");

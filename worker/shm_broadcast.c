@@ -19,12 +19,12 @@ coll_status_t shm_broadcast(struct coll_group *g, const struct coll_call *call)
         coll_status_t status;
 
         if (s->rank == call->root && n > 0)
-            memcpy(shm_slot(s, s->rank, s->tick + 1), at, n);
+            memcpy(shm_place(s, s->rank, s->tick + 1, n), at, n);
         status = shm_next_tick(g, call, is_first);
         if (status != COLL_OK)
             return status;
         if (s->rank != call->root && n > 0)
-            memcpy(at, shm_slot(s, call->root, s->tick), n);
+            memcpy(at, shm_place(s, call->root, s->tick, n), n);
         is_first = false;
         if (n > 0)
             at += n;

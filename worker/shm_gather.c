@@ -43,7 +43,7 @@ static void take_chunks(
         size_t n = chunk_len(s, part_count(call, r) * size, at);
 
         if (n > 0)
-            memcpy(place(call, r, at), shm_slot(s, r, s->tick), n);
+            memcpy(place(call, r, at), shm_place(s, r, s->tick, n), n);
     }
 }
 
@@ -67,7 +67,7 @@ coll_status_t shm_gather(struct coll_group *g, const struct coll_call *call)
         coll_status_t status;
 
         if (n > 0 && is_sender)
-            memcpy(shm_slot(s, s->rank, s->tick + 1), send, n);
+            memcpy(shm_place(s, s->rank, s->tick + 1, n), send, n);
         status = shm_next_tick(g, call, at == 0);
         if (status != COLL_OK)
             return status;

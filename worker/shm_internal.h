@@ -37,19 +37,33 @@
  * makes every run cross it. */
 #define SHM_FIRST_TICK ((uint32_t)-16)
 
+/* Data so small travels with the tick. */
+#define SHM_INLINE_BYTES ((size_t)32)
+
+/* What a rank publishes, in one cache line: all that a waiting rank reads. */
+struct shm_tick {
+    _Alignas(64) _Atomic uint32_t tick; /* futex */
+    uint32_t unused;
+    struct coll_signature signature; /* of the call, at its first tick */
+    char data[SHM_INLINE_BYTES];
+};
+
+_Static_assert(sizeof(struct shm_tick) == 64, "a tick is one cache line");
+
 /* Written by its own rank only, but for sleepers, asleep and pipes. */
 struct shm_control {
-    _Alignas(128) _Atomic uint32_t tick; /* futex */
-    _Atomic uint32_t sleepers; /* ranks asleep on tick */
+    /* By parity. A rank may be one tick ahead: then it is the other one that
+     * it has written. */
+    _Alignas(128) struct shm_tick ticks[2];
+    _Atomic uint32_t sleepers; /* ranks asleep on a tick */
     _Atomic uint32_t has_left; /* destroyed in good order */
     _Atomic uint32_t failure; /* 0, or minus the coll_status_t and flags */
-    struct coll_signature signature[2]; /* of the call, by tick parity */
     uint64_t left_after_seq; /* valid once has_left is set */
     /* Lanes, as bits, that wait for messages in epoll_wait(): who has some
      * clears the bit and sends a SHM_WAKE. */
     _Atomic uint32_t asleep;
     _Atomic uint32_t pipes; /* SHM_PIPEs sent to this rank so far */
-    char failure_text[432]; /* valid once failure is set */
+    char failure_text[472]; /* valid once failure is set */
 };
 
 /* Flag in failure: the text is another rank's, or names the one at fault. */
@@ -63,10 +77,7 @@ struct shm_control {
 
 #define SHM_FAILURE_FLAGS (SHM_IS_RELAYED | SHM_HAD_GROUP | SHM_AS_IT_IS)
 
-/* Up to here a waiting rank reads one cache line per peer. */
-_Static_assert(offsetof(struct shm_control, left_after_seq) == 64,
-    "the hot part of a control block is one cache line");
-_Static_assert(sizeof(struct shm_control) == 512, "control blocks are dense");
+_Static_assert(sizeof(struct shm_control) == 640, "control blocks are dense");
 
 /* The process of another rank. */
 struct shm_peer {
@@ -121,8 +132,8 @@ struct shm_state {
 
 static inline bool shm_is_behind(const struct shm_state *s, int rank)
 {
-    uint32_t tick =
-        atomic_load_explicit(&s->control[rank].tick, memory_order_acquire);
+    uint32_t tick = atomic_load_explicit(
+        &s->control[rank].ticks[s->tick & 1].tick, memory_order_acquire);
 
     return (int32_t)(tick - s->tick) < 0;
 }
@@ -134,6 +145,14 @@ static inline char *shm_slot(const struct shm_state *s, int rank, uint32_t tick)
     size_t slot_bytes = s->chunk_bytes + s->result_bytes;
 
     return s->slots + (2 * (size_t)rank + (tick & 1)) * slot_bytes;
+}
+
+/* The same for a message of so many bytes, on all ranks. */
+static inline char *shm_place(
+    const struct shm_state *s, int rank, uint32_t tick, size_t bytes)
+{
+    return bytes <= SHM_INLINE_BYTES ? s->control[rank].ticks[tick & 1].data
+                                     : shm_slot(s, rank, tick);
 }
 
 /* --- shm_peers.c: the processes of the other ranks ---------------------- */
@@ -319,6 +338,12 @@ coll_status_t shm_fail_dead(
 
 /* Wakes whoever sleeps on any rank's tick. */
 void shm_wake_all(struct shm_state *s);
+
+/* --- shm_cpus.c ----------------------------------------------------------- */
+
+/* Before the group's first tick, and after it: sets may_spin. */
+void shm_put_cpus(struct shm_state *s);
+void shm_take_cpus(struct shm_state *s);
 
 /* --- The operations; each makes its first tick through shm_first_tick() - */
 

@@ -37,7 +37,7 @@ static coll_status_t reduce_direct(
     size_t size = coll_dtype_size(call->dtype);
     size_t bytes = call->count * size;
     const void **srcs = s->srcs;
-    char *own = shm_slot(s, s->rank, s->tick + 1);
+    char *own = shm_place(s, s->rank, s->tick + 1, bytes);
     coll_status_t status;
 
     if (bytes > 0)
@@ -48,7 +48,7 @@ static coll_status_t reduce_direct(
     /* From the slot even for this rank: recvbuf, which may be sendbuf,
      * already holds partial results when a later source is read. */
     for (int r = 0; r < s->size; r++)
-        srcs[r] = shm_slot(s, r, s->tick);
+        srcs[r] = shm_place(s, r, s->tick, bytes);
     kernel_reduce(
         call->recvbuf, srcs, s->size, call->count, call->dtype, call->op);
     return COLL_OK;

@@ -87,7 +87,8 @@ static char *recv_at(const struct lanes *l, int from)
 
 static char *lane(const struct lanes *l, int from, int to, uint32_t tick)
 {
-    return shm_slot(l->s, from, tick) + (size_t)to * l->bytes;
+    return shm_place(l->s, from, tick, (size_t)l->s->size * l->bytes) +
+           (size_t)to * l->bytes;
 }
 
 /* Fills the lanes of the next tick with what is at that many bytes of each
@@ -132,13 +133,15 @@ static void reduce(const struct lanes *l, size_t at)
 }
 
 /* is_first: the operation's first tick is still to come. */
-static coll_status_t run(
-    struct coll_group *g, const struct lanes *l, bool is_first)
+static coll_status_t run(struct coll_group *g, struct lanes *l, bool is_first)
 {
     bool is_reduction = l->call->kind == COLL_KIND_REDUCE_SCATTER ||
                         l->call->kind == COLL_KIND_REDUCE_SCATTER_V;
     size_t at = 0;
 
+    /* What is short lies close together. */
+    if (l->longest < l->bytes)
+        l->bytes = (l->longest + LANE_UNIT - 1) / LANE_UNIT * LANE_UNIT;
     do {
         coll_status_t status;
 

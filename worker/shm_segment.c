@@ -121,7 +121,8 @@ coll_status_t shm_segment_create(struct shm_state *s, int *fd)
     /* Before anybody else has it, so nobody sees a tick that was never
      * set. */
     for (int r = 0; r < s->size && status == COLL_OK; r++)
-        atomic_store(&s->control[r].tick, SHM_FIRST_TICK);
+        for (int parity = 0; parity < 2; parity++)
+            atomic_store(&s->control[r].ticks[parity].tick, SHM_FIRST_TICK);
     return status;
 }
 

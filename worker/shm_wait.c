@@ -64,7 +64,8 @@ static void futex_wake_all(_Atomic uint32_t *word)
 void shm_wake_all(struct shm_state *s)
 {
     for (int r = 0; r < s->size; r++)
-        futex_wake_all(&s->control[r].tick);
+        for (int parity = 0; parity < 2; parity++)
+            futex_wake_all(&s->control[r].ticks[parity].tick);
 }
 
 /* Two threads may find a failure at the same time, so only under the lock. */
@@ -230,6 +231,7 @@ static coll_status_t check_peers(
 static void sleep_on(struct shm_state *s, int rank, uint64_t deadline_ns)
 {
     struct shm_control *c = &s->control[rank];
+    _Atomic uint32_t *word = &c->ticks[s->tick & 1].tick;
     uint64_t now = clock_now_ns();
     uint64_t ns = deadline_ns > now ? deadline_ns - now : 0;
     uint64_t slice_ms = (uint64_t)s->size;
@@ -245,9 +247,9 @@ static void sleep_on(struct shm_state *s, int rank, uint64_t deadline_ns)
      * for sleepers. Sequentially consistent on both sides, one of the two
      * sees the other. */
     atomic_fetch_add(&c->sleepers, 1);
-    tick = atomic_load(&c->tick);
+    tick = atomic_load(word);
     if ((int32_t)(tick - s->tick) < 0)
-        futex_wait(&c->tick, tick, ns);
+        futex_wait(word, tick, ns);
     atomic_fetch_sub(&c->sleepers, 1);
 }
 
@@ -289,11 +291,13 @@ coll_status_t shm_tick(
 {
     struct shm_state *s = g->state;
     struct shm_control *own = &s->control[s->rank];
+    _Atomic uint32_t *word;
 
     s->tick++;
-    atomic_store(&own->tick, s->tick);
+    word = &own->ticks[s->tick & 1].tick;
+    atomic_store(word, s->tick);
     if (atomic_load(&own->sleepers) != 0)
-        futex_wake_all(&own->tick);
+        futex_wake_all(word);
     for (int r = 0; r < s->size; r++) {
         if (shm_is_behind(s, r)) {
             coll_status_t status = wait_for(g, call, r, deadline_ns);
@@ -314,14 +318,14 @@ static coll_status_t fail_mismatch(
 
     for (int first = 0; first < s->size && len < sizeof(text); first++) {
         const struct coll_signature *sig =
-            &s->control[first].signature[s->tick & 1];
+            &s->control[first].ticks[s->tick & 1].signature;
         char ranks[96];
         char what[96];
         bool is_repeat = false;
 
         for (int r = 0; r < s->size; r++) {
             s->set[r] = coll_signature_is_same(
-                sig, &s->control[r].signature[s->tick & 1]);
+                sig, &s->control[r].ticks[s->tick & 1].signature);
             is_repeat |= s->set[r] && r < first;
         }
         if (is_repeat)
@@ -350,13 +354,13 @@ coll_status_t shm_first_tick(struct coll_group *g, const struct coll_call *call)
     struct coll_signature sig = coll_signature_of(call);
     coll_status_t status;
 
-    s->control[s->rank].signature[(s->tick + 1) & 1] = sig;
+    s->control[s->rank].ticks[(s->tick + 1) & 1].signature = sig;
     status = shm_tick(g, call, call->deadline_ns);
     if (status != COLL_OK)
         return status;
     for (int r = 0; r < s->size; r++)
         if (!coll_signature_is_same(
-                &sig, &s->control[r].signature[s->tick & 1]))
+                &sig, &s->control[r].ticks[s->tick & 1].signature))
             return fail_mismatch(s, call);
     return COLL_OK;
 }
