@@ -62,6 +62,47 @@ coll_status_t flat_wait(const struct flat *f, struct p2p_op *ops, size_t n)
     return n == 0 ? COLL_OK : p2p_run(f->g->p2p, ops, n);
 }
 
+bool flat_batch_init(const struct flat *f, struct flat_batch *b, size_t room)
+{
+    *b = (struct flat_batch){
+        .ops = flat_scratch(f, room * sizeof(*b->ops)),
+        .list = flat_scratch(f, room * sizeof(*b->list)),
+    };
+    return b->ops != NULL && b->list != NULL;
+}
+
+void flat_batch_fini(struct flat_batch *b)
+{
+    free(b->ops);
+    free(b->list);
+}
+
+void flat_batch_add(struct flat_batch *b, struct p2p_op op)
+{
+    b->ops[b->n] = op;
+    b->list[b->n] = &b->ops[b->n];
+    b->n++;
+}
+
+void flat_batch_post(const struct flat *f, struct flat_batch *b)
+{
+    if (b->n > 0)
+        p2p_post(f->g->p2p, b->list, b->n);
+}
+
+coll_status_t flat_batch_finish(const struct flat *f, struct flat_batch *b)
+{
+    coll_status_t status = COLL_OK;
+
+    if (b->n > 0)
+        status = p2p_wait(f->g->p2p, b->list, b->n, f->call->deadline_ns);
+    /* Otherwise the engine might still use what the caller frees. */
+    if (status != COLL_OK)
+        p2p_fail(f->g->p2p, status);
+    b->n = 0;
+    return status;
+}
+
 bool flat_is_for(const struct coll_group *g, enum coll_kind kind)
 {
     switch (kind) {

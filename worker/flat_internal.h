@@ -49,6 +49,25 @@ struct p2p_op flat_recv(
 /* Waits for all of them. */
 coll_status_t flat_wait(const struct flat *f, struct p2p_op *ops, size_t n);
 
+/* Messages that are on their way while something else is done. */
+struct flat_batch {
+    struct p2p_op *ops; /* [room] */
+    struct p2p_op **list; /* [room] */
+    size_t n;
+};
+
+/* false with an error sentence if there is no memory; takes what free() does.
+ */
+bool flat_batch_init(const struct flat *f, struct flat_batch *b, size_t room);
+void flat_batch_fini(struct flat_batch *b);
+
+void flat_batch_add(struct flat_batch *b, struct p2p_op op);
+void flat_batch_post(const struct flat *f, struct flat_batch *b);
+
+/* Waits for all of it; it is empty then. If that fails nothing of the group is
+ * on its way any more. */
+coll_status_t flat_batch_finish(const struct flat *f, struct flat_batch *b);
+
 /* --- flat_gather.c -------------------------------------------------------- */
 
 coll_status_t flat_gather(const struct flat *f);

@@ -35,85 +35,102 @@ static size_t piece_of(
 
 /* --- Pairwise ------------------------------------------------------------- */
 
-/* A part that is put together from the pieces of all ranks. */
+/* A part that is put together from the pieces of all ranks: while one is folded
+ * the messages of the next are on their way. */
 struct fold {
     const char *send; /* this rank's elements, of all parts */
     struct pattern_parts parts;
     char *to; /* where the own part goes: apart from send, or in its place */
     size_t piece; /* elements, at most */
-    char *scratch; /* [size * piece] */
+    char *scratch[2]; /* [size * piece] each */
+    struct flat_batch batch[2];
     const void **srcs; /* [size] */
 };
 
-static coll_status_t exchange_piece(
-    const struct flat *f, const struct fold *p, size_t at)
+static void post_piece(
+    const struct flat *f, struct fold *p, size_t at, int slot)
 {
     size_t in = piece_of(&p->parts, f->rank, at, p->piece);
-    struct p2p_op ops[2 * FLAT_WINDOW];
-    coll_status_t status = COLL_OK;
-    size_t n = 0;
+    struct flat_batch *b = &p->batch[slot];
 
-    for (int d = 1; d < f->size && status == COLL_OK; d++) {
+    for (int d = 1; d < f->size; d++) {
         int to = pattern_shift(f->rank, d, f->size);
         int from = pattern_shift(f->rank, -d, f->size);
         size_t out = piece_of(&p->parts, to, at, p->piece);
 
         if (in > 0)
-            ops[n++] = flat_recv(
-                f, from, flat_at(f, p->scratch, (size_t)from * p->piece), in);
+            flat_batch_add(b,
+                flat_recv(f, from,
+                    flat_at(f, p->scratch[slot], (size_t)from * p->piece), in));
         if (out > 0)
-            ops[n++] = flat_send(f, to,
-                flat_at(f, p->send, pattern_part_at(&p->parts, to) + at), out);
-        if (d % FLAT_WINDOW == 0 || d == f->size - 1) {
-            status = flat_wait(f, ops, n);
-            n = 0;
-        }
+            flat_batch_add(
+                b, flat_send(f, to,
+                       flat_at(f, p->send, pattern_part_at(&p->parts, to) + at),
+                       out));
     }
-    return status;
+    flat_batch_post(f, b);
 }
 
-static void fold_piece(const struct flat *f, const struct fold *p, size_t at)
+static void fold_piece(
+    const struct flat *f, const struct fold *p, size_t at, int slot)
 {
     size_t n = piece_of(&p->parts, f->rank, at, p->piece);
-    const char *own =
-        flat_at(f, p->send, pattern_part_at(&p->parts, f->rank) + at);
-    char *to = flat_at(f, p->to, at);
 
+    if (n == 0)
+        return;
     for (int r = 0; r < f->size; r++)
-        p->srcs[r] = flat_at(f, p->scratch, (size_t)r * p->piece);
-    if (own == to) {
-        /* It would hold partial results before it is read. */
-        flat_copy(f, (void *)p->srcs[f->rank], own, n);
-    } else {
-        p->srcs[f->rank] = own;
+        p->srcs[r] = flat_at(f, p->scratch[slot], (size_t)r * p->piece);
+    p->srcs[f->rank] =
+        flat_at(f, p->send, pattern_part_at(&p->parts, f->rank) + at);
+    kernel_reduce(flat_at(f, p->to, at), p->srcs, f->size, n, f->call->dtype,
+        f->call->op);
+}
+
+static coll_status_t run_fold(const struct flat *f, struct fold *p)
+{
+    size_t most = pattern_parts_most(&p->parts);
+    int slot = 0;
+
+    post_piece(f, p, 0, slot);
+    for (size_t at = 0; at < most; at += p->piece, slot = 1 - slot) {
+        coll_status_t status;
+
+        if (at + p->piece < most)
+            post_piece(f, p, at + p->piece, 1 - slot);
+        status = flat_batch_finish(f, &p->batch[slot]);
+        if (status != COLL_OK)
+            return status;
+        fold_piece(f, p, at, slot);
     }
-    kernel_reduce(to, p->srcs, f->size, n, f->call->dtype, f->call->op);
+    return COLL_OK;
 }
 
 static coll_status_t reduce_pairwise(const struct flat *f, const void *send,
     const struct pattern_parts *parts, void *to)
 {
-    size_t most = pattern_parts_most(parts);
-    size_t limit = FLAT_SCRATCH_BYTES / f->elem / (size_t)f->size;
+    size_t n = (size_t)f->size;
+    size_t limit = FLAT_SCRATCH_BYTES / 2 / f->elem / n;
     struct fold p = {
         .send = send,
         .parts = *parts,
         .to = to,
-        .piece = min_size(most, limit),
+        .piece = min_size(pattern_parts_most(parts), limit > 0 ? limit : 1),
     };
-    coll_status_t status = COLL_OK;
+    coll_status_t status = COLL_ERR_MEMORY;
+    bool is_ready;
 
-    p.scratch = flat_scratch(f, (size_t)f->size * p.piece * f->elem);
-    p.srcs = flat_scratch(f, (size_t)f->size * sizeof(*p.srcs));
-    if (p.scratch == NULL || p.srcs == NULL)
-        status = COLL_ERR_MEMORY;
-    for (size_t at = 0; at < most && status == COLL_OK; at += p.piece) {
-        status = exchange_piece(f, &p, at);
-        if (status == COLL_OK)
-            fold_piece(f, &p, at);
-    }
+    p.scratch[0] = flat_scratch(f, 2 * n * p.piece * f->elem);
+    p.scratch[1] = flat_at(f, p.scratch[0], n * p.piece);
+    p.srcs = flat_scratch(f, n * sizeof(*p.srcs));
+    is_ready = p.scratch[0] != NULL && p.srcs != NULL;
+    for (int i = 0; i < 2; i++)
+        is_ready &= flat_batch_init(f, &p.batch[i], 2 * n);
+    if (is_ready)
+        status = run_fold(f, &p);
+    for (int i = 0; i < 2; i++)
+        flat_batch_fini(&p.batch[i]);
     free(p.srcs);
-    free(p.scratch);
+    free(p.scratch[0]);
     return status;
 }
 
@@ -121,51 +138,104 @@ static coll_status_t reduce_pairwise(const struct flat *f, const void *send,
 
 /* One piece of every part goes round: what comes in the last step is the own
  * one. Buffers alternate: one is sent while the other is received into. */
-static coll_status_t ring_piece(const struct flat *f, const char *send,
-    const struct pattern_parts *parts, char *to, size_t at, size_t piece,
-    char *const buffers[2])
+struct lane {
+    size_t at; /* into the parts */
+    char *buffers[2];
+    const char *from; /* what is sent next */
+    struct p2p_op ops[2];
+    struct p2p_op *list[2];
+    struct flat_batch batch;
+};
+
+/* Two pieces take turns, so that there is something on its way while one is
+ * folded. */
+struct ring {
+    const char *send;
+    struct pattern_parts parts;
+    char *to;
+    size_t piece; /* elements, at most */
+    struct lane lanes[2];
+};
+
+static void ring_post(
+    const struct flat *f, const struct ring *ring, struct lane *l, int step)
+{
+    int mine = pattern_shift(f->rank, -(step + 1), f->size);
+    int next = pattern_shift(mine, -1, f->size);
+
+    if (step == 0)
+        l->from =
+            flat_at(f, ring->send, pattern_part_at(&ring->parts, mine) + l->at);
+    l->batch = (struct flat_batch){.ops = l->ops, .list = l->list};
+    flat_batch_add(&l->batch,
+        flat_recv(f, pattern_shift(f->rank, -1, f->size), l->buffers[step % 2],
+            piece_of(&ring->parts, next, l->at, ring->piece)));
+    flat_batch_add(
+        &l->batch, flat_send(f, pattern_shift(f->rank, 1, f->size), l->from,
+                       piece_of(&ring->parts, mine, l->at, ring->piece)));
+    flat_batch_post(f, &l->batch);
+}
+
+static coll_status_t ring_finish(
+    const struct flat *f, const struct ring *ring, struct lane *l, int step)
 {
     coll_op_t op = f->call->op == COLL_AVG ? COLL_SUM : f->call->op;
-    const char *from = NULL;
+    int next = pattern_shift(f->rank, -(step + 2), f->size);
+    size_t n = piece_of(&ring->parts, next, l->at, ring->piece);
+    char *in = l->buffers[step % 2];
+    char *to = step == f->size - 2 ? flat_at(f, ring->to, l->at) : in;
+    const void *srcs[] = {in,
+        flat_at(f, ring->send, pattern_part_at(&ring->parts, next) + l->at)};
+    coll_status_t status = flat_batch_finish(f, &l->batch);
 
-    for (int s = 0; s < f->size - 1; s++) {
-        int mine = pattern_shift(f->rank, -(s + 1), f->size);
-        int next = pattern_shift(mine, -1, f->size);
-        size_t n = piece_of(parts, next, at, piece);
-        const char *own = flat_at(f, send, pattern_part_at(parts, next) + at);
-        char *in = buffers[s % 2];
-        const void *srcs[] = {in, own};
-        struct p2p_op ops[2];
-        coll_status_t status;
-
-        if (s == 0)
-            from = flat_at(f, send, pattern_part_at(parts, mine) + at);
-        ops[0] = flat_recv(f, pattern_shift(f->rank, -1, f->size), in, n);
-        ops[1] = flat_send(f, pattern_shift(f->rank, 1, f->size), from,
-            piece_of(parts, mine, at, piece));
-        status = flat_wait(f, ops, 2);
-        if (status != COLL_OK)
-            return status;
-        from = s == f->size - 2 ? to + at * f->elem : in;
-        kernel_reduce((void *)from, srcs, 2, n, f->call->dtype, op);
-    }
-    if (f->call->op == COLL_AVG)
-        kernel_divide(to + at * f->elem, piece_of(parts, f->rank, at, piece),
-            f->call->dtype, f->size);
+    if (status != COLL_OK || n == 0)
+        return status;
+    kernel_reduce(to, srcs, 2, n, f->call->dtype, op);
+    if (to != in && f->call->op == COLL_AVG)
+        kernel_divide(to, n, f->call->dtype, f->size);
+    l->from = to;
     return COLL_OK;
+}
+
+static coll_status_t run_ring(
+    const struct flat *f, struct ring *ring, int lanes)
+{
+    coll_status_t status = COLL_OK;
+
+    for (int step = 0; step < f->size; step++)
+        for (int i = 0; i < lanes && status == COLL_OK; i++) {
+            if (step > 0)
+                status = ring_finish(f, ring, &ring->lanes[i], step - 1);
+            if (status == COLL_OK && step < f->size - 1)
+                ring_post(f, ring, &ring->lanes[i], step);
+        }
+    return status;
 }
 
 static coll_status_t reduce_ring(const struct flat *f, const void *send,
     const struct pattern_parts *parts, void *to)
 {
     size_t most = pattern_parts_most(parts);
-    size_t piece = min_size(most, FLAT_SCRATCH_BYTES / 4 / f->elem);
-    char *scratch = flat_scratch(f, 2 * piece * f->elem);
-    char *const buffers[] = {scratch, flat_at(f, scratch, piece)};
+    struct ring ring = {
+        .send = send,
+        .parts = *parts,
+        .to = to,
+        .piece = min_size((most + 1) / 2, FLAT_SCRATCH_BYTES / 4 / f->elem),
+    };
+    char *scratch = flat_scratch(f, 4 * ring.piece * f->elem);
     coll_status_t status = scratch == NULL ? COLL_ERR_MEMORY : COLL_OK;
 
-    for (size_t at = 0; at < most && status == COLL_OK; at += piece)
-        status = ring_piece(f, send, parts, to, at, piece, buffers);
+    for (size_t at = 0; at < most && status == COLL_OK;) {
+        int lanes = 0;
+
+        for (; lanes < 2 && at < most; lanes++, at += ring.piece) {
+            ring.lanes[lanes].at = at;
+            for (size_t i = 0; i < 2; i++)
+                ring.lanes[lanes].buffers[i] =
+                    flat_at(f, scratch, (2 * (size_t)lanes + i) * ring.piece);
+        }
+        status = run_ring(f, &ring, lanes);
+    }
     free(scratch);
     return status;
 }
