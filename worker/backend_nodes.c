@@ -19,6 +19,7 @@
 #include "flat.h"
 #include "kernel.h"
 #include "p2p_internal.h"
+#include "pairs.h"
 #include "pattern.h"
 #include "rendezvous/base/clock.h"
 #include "shm_internal.h"
@@ -317,25 +318,6 @@ static coll_status_t run_in_parts(
     return status == COLL_OK ? hand_out(s, g, call) : status;
 }
 
-/* Any rank with any other, once all know that they call the same. */
-static coll_status_t run_flat(
-    struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
-{
-    struct coll_call agreement = part_of(call);
-    coll_status_t status;
-
-    agreement.kind = COLL_KIND_BARRIER;
-    status = run_in_parts(s, g, &agreement);
-    if (status != COLL_OK)
-        return status;
-    status = flat_run(g, call);
-    if (status != COLL_OK)
-        tell_node(s, status);
-    else if (flat_is_settled_late(call->kind))
-        status = run_in_parts(s, g, &agreement);
-    return status;
-}
-
 /* --- Small operations ----------------------------------------------------- */
 
 /* All nodes are taken to have as many ranks as the largest. */
@@ -367,68 +349,114 @@ static coll_status_t spread_from_root(struct nodes_state *s,
     return status;
 }
 
-/* The blocks of a node to its leader; then all of them are in the net. */
-static coll_status_t gather_blocks(struct nodes_state *s,
-    const struct coll_group *g, const struct coll_call *call,
-    const struct spread *plan)
+/* Where a rank puts its block to share it. */
+static char *own_block(const struct nodes_state *s)
 {
-    struct coll_call part = part_of(call);
-    char *own = s->local == NULL ? tcp_blocks(s->net) : s->blocks;
-    coll_status_t status;
-
-    spread_pack(plan, call, own, g->rank, g->size);
-    part.kind = COLL_KIND_GATHER;
-    part.root = 0;
-    part.count = plan->count;
-    part.sendbuf = own;
-    part.recvbuf = s->net == NULL ? NULL : tcp_blocks(s->net);
-    watch_between(s, true);
-    status = run_local(s, &part);
-    watch_between(s, false);
-    return status;
+    return s->local == NULL ? tcp_blocks(s->net) : s->blocks;
 }
 
-static coll_status_t spread_from_all(struct nodes_state *s,
-    struct coll_group *g, const struct coll_call *call,
-    const struct spread *plan)
+static coll_status_t run_on_blocks(struct nodes_state *s,
+    const struct coll_call *call, enum coll_kind kind, void *recvbuf,
+    size_t bytes)
 {
-    struct tcp_gift gift = {(size_t)s->most_local * plan->bytes, -1};
-    struct coll_call part = part_of(call);
-    coll_status_t status = gather_blocks(s, g, call, plan);
-    char *all = s->net == NULL ? s->blocks : tcp_blocks(s->net);
+    struct coll_call part = {
+        .kind = kind,
+        .dtype = COLL_UINT8,
+        .count = bytes,
+        .sendbuf = kind == COLL_KIND_GATHER ? s->blocks : NULL,
+        .recvbuf = recvbuf,
+        .seq = call->seq,
+        .deadline_ns = call->deadline_ns,
+        .whole = call,
+    };
 
+    if (kind == COLL_KIND_BROADCAST)
+        add_verdict_time(&part);
+    return run_local(s, &part);
+}
+
+/* Blocks of so many bytes come together in the leader of each node, go from
+ * each leader to all others, and then to the ranks of its node: s->srcs. */
+static coll_status_t share_blocks(struct nodes_state *s,
+    const struct coll_group *g, const struct coll_call *call, size_t bytes)
+{
+    size_t most = (size_t)s->most_local;
+    size_t node_bytes = most * bytes;
+    const struct tcp_gift gift = {node_bytes, -1};
+    char *all = s->net == NULL ? s->blocks : tcp_blocks(s->net);
+    coll_status_t status;
+
+    watch_between(s, true);
+    status = run_on_blocks(
+        s, call, COLL_KIND_GATHER, s->net == NULL ? NULL : all, bytes);
+    watch_between(s, false);
     if (status == COLL_OK && s->net != NULL) {
         status = tcp_agree(s->net, call, &gift);
         if (status != COLL_OK)
             tell_node(s, status);
     }
-    if (status != COLL_OK)
-        return status;
-    part.kind = COLL_KIND_BROADCAST;
-    part.root = 0;
-    part.count = (size_t)s->nodes_count * (size_t)s->most_local * plan->count;
-    part.recvbuf = all;
-    add_verdict_time(&part);
     for (int r = 0; r < g->size; r++) {
         int node =
             pattern_shift(s->nodes[r], -s->nodes[g->rank], s->nodes_count);
 
-        s->srcs[r] = all + ((size_t)node * (size_t)s->most_local +
-                               (size_t)s->indices[r]) *
-                               plan->bytes;
+        s->srcs[r] =
+            all + (size_t)node * node_bytes + (size_t)s->indices[r] * bytes;
     }
-    return run_local(s, &part);
+    if (status != COLL_OK)
+        return status;
+    return run_on_blocks(
+        s, call, COLL_KIND_BROADCAST, all, (size_t)s->nodes_count * node_bytes);
 }
 
 static coll_status_t run_spread(struct nodes_state *s, struct coll_group *g,
     const struct coll_call *call, const struct spread *plan)
 {
-    coll_status_t status = plan->is_from_root
-                               ? spread_from_root(s, g, call, plan)
-                               : spread_from_all(s, g, call, plan);
+    coll_status_t status;
 
+    if (plan->is_from_root) {
+        status = spread_from_root(s, g, call, plan);
+    } else {
+        spread_pack(plan, call, own_block(s), g->rank, g->size);
+        status = share_blocks(s, g, call, plan->bytes);
+    }
     if (status == COLL_OK)
         spread_unpack(call, s->srcs, g->rank, g->size);
+    return status;
+}
+
+/* --- Large operations ----------------------------------------------------- */
+
+/* All know that they call the same; and how long the parts of all_to_all_v
+ * are. */
+static coll_status_t agree(
+    struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
+{
+    struct coll_call part = part_of(call);
+    size_t bytes;
+    coll_status_t status;
+
+    if (call->kind != COLL_KIND_ALL_TO_ALL_V) {
+        part.kind = COLL_KIND_BARRIER;
+        return run_in_parts(s, g, &part);
+    }
+    bytes =
+        pairs_bytes(g->size, (size_t)s->nodes_count * (size_t)s->most_local);
+    pairs_pack(call, g->rank, g->size, bytes, own_block(s));
+    status = share_blocks(s, g, call, bytes);
+    return status == COLL_OK ? pairs_check(g, call, s->srcs, bytes) : status;
+}
+
+/* Any rank with any other. */
+static coll_status_t run_flat(
+    struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
+{
+    coll_status_t status = agree(s, g, call);
+
+    if (status != COLL_OK)
+        return status;
+    status = flat_run(g, call);
+    if (status != COLL_OK)
+        tell_node(s, status);
     return status;
 }
 

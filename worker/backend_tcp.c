@@ -1,5 +1,6 @@
 /* The back end "tcp": every rank by itself, wherever it is. */
 #include "flat.h"
+#include "pairs.h"
 #include "spread.h"
 #include "tcp_internal.h"
 
@@ -53,16 +54,31 @@ static void tcp_destroy(struct coll_group *g)
     g->state = NULL;
 }
 
+/* Also on how long the parts of all_to_all_v are. */
+static coll_status_t agree(struct coll_group *g, const struct coll_call *call)
+{
+    struct tcp_net *net = ((struct tcp_state *)g->state)->net;
+    struct tcp_gift gift = {pairs_bytes(g->size, (size_t)g->size), -1};
+    coll_status_t status;
+
+    if (call->kind != COLL_KIND_ALL_TO_ALL_V)
+        return tcp_agree(net, call, NULL);
+    pairs_pack(call, g->rank, g->size, gift.bytes, tcp_blocks(net));
+    status = tcp_agree(net, call, &gift);
+    if (status != COLL_OK)
+        return status;
+    tcp_list_blocks(net, &gift);
+    return pairs_check(g, call, net->srcs, gift.bytes);
+}
+
 static coll_status_t run_flat(
     struct coll_group *g, const struct coll_call *call)
 {
     struct tcp_net *net = ((struct tcp_state *)g->state)->net;
-    coll_status_t status = tcp_agree(net, call, NULL);
+    coll_status_t status = agree(g, call);
 
     if (status == COLL_OK)
         status = flat_run(g, call);
-    if (status == COLL_OK && flat_is_settled_late(call->kind))
-        status = tcp_agree(net, call, NULL);
     if (status != COLL_OK)
         tcp_net_fail(net, call->seq, status);
     return status;

@@ -116,11 +116,6 @@ bool flat_is_for(const struct coll_group *g, enum coll_kind kind)
     }
 }
 
-bool flat_is_settled_late(enum coll_kind kind)
-{
-    return kind == COLL_KIND_ALL_TO_ALL_V;
-}
-
 coll_status_t flat_run(struct coll_group *g, const struct coll_call *call)
 {
     const struct flat f = {
@@ -152,13 +147,7 @@ coll_status_t flat_run(struct coll_group *g, const struct coll_call *call)
         return flat_all_to_all(&f);
     case COLL_KIND_ALL_TO_ALL_V:
         return flat_all_to_all_v(&f);
-    case COLL_KIND_BROADCAST:
-    case COLL_KIND_BARRIER:
-    case COLL_KIND_ALL_REDUCE_COALESCED:
-    case COLL_KIND_ALL_GATHER_COALESCED:
-    case COLL_KIND_REDUCE_SCATTER_COALESCED:
-    case COLL_KIND_SEND:
-    case COLL_KIND_RECV:
+    default:
         break;
     }
     return coll_fail(COLL_ERR_UNSUPPORTED, "back end \"%s\": no %s",

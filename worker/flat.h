@@ -16,8 +16,4 @@ bool flat_is_for(const struct coll_group *g, enum coll_kind kind);
 /* Runs one of those. */
 coll_status_t flat_run(struct coll_group *g, const struct coll_call *call);
 
-/* Whether a call that every rank makes alike may still fail on some of them
- * for what they have passed, so that none has succeeded until all have. */
-bool flat_is_settled_late(enum coll_kind kind);
-
 #endif

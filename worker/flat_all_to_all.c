@@ -14,7 +14,7 @@ struct sides {
     struct pattern_parts in;
 };
 
-/* An empty part is sent, too: the other side may await more. */
+/* Both sides know what is empty, so that is not sent. */
 static coll_status_t exchange(const struct flat *f, const struct sides *s)
 {
     const struct coll_call *call = f->call;
@@ -25,14 +25,16 @@ static coll_status_t exchange(const struct flat *f, const struct sides *s)
     for (int d = 1; d < f->size && status == COLL_OK; d++) {
         int to = pattern_shift(f->rank, d, f->size);
         int from = pattern_shift(f->rank, -d, f->size);
+        size_t out = pattern_part_count(&s->out, to);
+        size_t in = pattern_part_count(&s->in, from);
 
-        ops[n++] = flat_recv(f, from,
-            flat_at(f, call->recvbuf, pattern_part_at(&s->in, from)),
-            pattern_part_count(&s->in, from));
-        ops[n++] = flat_send(f, to,
-            flat_at(f, call->sendbuf, pattern_part_at(&s->out, to)),
-            pattern_part_count(&s->out, to));
-        if (n == 2 * FLAT_WINDOW || d == f->size - 1) {
+        if (in > 0)
+            ops[n++] = flat_recv(f, from,
+                flat_at(f, call->recvbuf, pattern_part_at(&s->in, from)), in);
+        if (out > 0)
+            ops[n++] = flat_send(f, to,
+                flat_at(f, call->sendbuf, pattern_part_at(&s->out, to)), out);
+        if (d % FLAT_WINDOW == 0 || d == f->size - 1) {
             status = flat_wait(f, ops, n);
             n = 0;
         }
@@ -98,15 +100,9 @@ coll_status_t flat_all_to_all_v(const struct flat *f)
             .counts = call->recv_counts,
             .at = call->recv_at},
     };
-    size_t out = call->send_counts[f->rank];
-    size_t in = call->recv_counts[f->rank];
 
-    if (out != in)
-        return coll_fail(COLL_ERR_MISMATCH,
-            "mismatch at operation #%llu: rank %d sends itself %zu elements "
-            "and awaits %zu",
-            (unsigned long long)call->seq, f->rank, out, in);
     flat_copy(f, flat_at(f, call->recvbuf, call->recv_at[f->rank]),
-        flat_at(f, call->sendbuf, call->send_at[f->rank]), in);
+        flat_at(f, call->sendbuf, call->send_at[f->rank]),
+        call->recv_counts[f->rank]);
     return exchange(f, &s);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "coll_signature.h"
+#include "pattern.h"
 #include "spread.h"
 
 #define AGREE_MAGIC 0x636f6c62u
@@ -179,26 +180,28 @@ coll_status_t tcp_agree(struct tcp_net *net, const struct coll_call *call,
         (unsigned long long)call->seq, known.first, one, known.other, two);
 }
 
-/* The whole of an operation that is small. */
+void tcp_list_blocks(struct tcp_net *net, const struct tcp_gift *gift)
+{
+    for (int r = 0; r < net->size; r++) {
+        int j = gift->giver < 0 ? pattern_shift(r, -net->rank, net->size) : 0;
+
+        net->srcs[r] = tcp_blocks(net) + (size_t)j * gift->bytes;
+    }
+}
+
 coll_status_t tcp_run_small(struct tcp_net *net, const struct coll_call *call,
     const struct spread *plan)
 {
     const struct tcp_gift gift = {
         plan->bytes, plan->is_from_root ? call->root : -1};
-    char *blocks = tcp_blocks(net);
     coll_status_t status;
 
     if (gift.giver < 0 || gift.giver == net->rank)
-        spread_pack(plan, call, blocks, net->rank, net->size);
+        spread_pack(plan, call, tcp_blocks(net), net->rank, net->size);
     status = tcp_agree(net, call, &gift);
     if (status != COLL_OK)
         return status;
-    for (int r = 0; r < net->size; r++) {
-        int j =
-            plan->is_from_root ? 0 : (r - net->rank + net->size) % net->size;
-
-        net->srcs[r] = blocks + (size_t)j * plan->bytes;
-    }
+    tcp_list_blocks(net, &gift);
     spread_unpack(call, net->srcs, net->rank, net->size);
     return COLL_OK;
 }

@@ -159,6 +159,9 @@ struct tcp_gift {
  * be read until the next call. */
 char *tcp_blocks(struct tcp_net *net);
 
+/* net->srcs becomes where the block of each rank is. */
+void tcp_list_blocks(struct tcp_net *net, const struct tcp_gift *gift);
+
 /* Every rank learns whether all have called the same, and gets the blocks of
  * all if they have. It is a barrier, too. gift may be NULL. A failure is not
  * told. */

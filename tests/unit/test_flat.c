@@ -593,13 +593,18 @@ static void counts_differ(struct coll_group *g, int rank, void *arg)
         .recv_counts = counts,
         .recv_at = at,
     };
+    char words[128];
 
     for (size_t i = 0; i < ODD_RANKS; i++) {
         counts[i] = 1;
         send_counts[i] = rank == 1 && (int)i == *to ? 2 : 1;
         at[i] = 2 * i;
     }
-    EXPECT_FAILS(run(g, &call), COLL_ERR_MISMATCH, "rank 1");
+    snprintf(words, sizeof(words),
+        "rank 1 called all_to_all_v with 2 elements for rank %d, which awaits "
+        "1",
+        *to);
+    EXPECT_FAILS(run(g, &call), COLL_ERR_MISMATCH, words);
 }
 
 START_TEST(different_counts_of_a_pair_fail_everywhere)
