@@ -3,6 +3,10 @@
  * ranks as threads: results against a slow reference, ranks that do not do the
  * same, and the same bits for every layout. And the arithmetic below them.
  */
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
 #include "tests/unit/coll_cases.h"
 #include "tests/unit/coll_harness.h"
 #include "tests/unit/unit.h"
@@ -616,6 +620,118 @@ START_TEST(different_counts_of_a_pair_fail_everywhere)
 }
 END_TEST
 
+/* --- A rank that dies ----------------------------------------------------- */
+
+enum { MORTALS = 4, MORTAL_COUNT = 40000 };
+
+static const enum coll_kind deadly_kinds[] = {COLL_KIND_REDUCE,
+    COLL_KIND_ALL_GATHER, COLL_KIND_SCATTER, COLL_KIND_REDUCE_SCATTER,
+    COLL_KIND_ALL_TO_ALL};
+
+#define DEADLY_KINDS ((int)(sizeof(deadly_kinds) / sizeof(deadly_kinds[0])))
+
+/* The victim tells when it is in the middle, and runs until it is killed. The
+ * others run until they hear of it. */
+static int run_until_death(
+    struct coll_group *g, enum coll_kind kind, int victim, int told)
+{
+    size_t bytes = MORTALS * MORTAL_COUNT * sizeof(double);
+    struct coll_call call = {
+        .kind = kind,
+        .dtype = COLL_FLOAT64,
+        .count = MORTAL_COUNT,
+        .sendbuf = calloc(1, bytes),
+        .recvbuf = calloc(1, bytes),
+    };
+    coll_status_t status = COLL_OK;
+    char name[16];
+
+    for (int i = 0; status == COLL_OK; i++) {
+        if (g->rank == victim && i == 3 && write(told, "", 1) != 1)
+            return 2;
+        status = run(g, &call);
+    }
+    snprintf(name, sizeof(name), "rank %d", victim);
+    free((void *)call.sendbuf);
+    free(call.recvbuf);
+    if (status == COLL_ERR_PEER && strstr(coll_last_error(), name) != NULL)
+        return 0;
+    fprintf(stderr, "rank %d: %s: %s\n", g->rank, coll_strerror(status),
+        coll_last_error());
+    return 3;
+}
+
+static int mortal_main(
+    int layout, enum coll_kind kind, int rank, int victim, int port, int told)
+{
+    struct harness_store st = {.port = port};
+    struct harness_job job = {
+        .store = &st, .size = MORTALS, .timeout_ms = TIMEOUT_MS};
+    struct coll_group *g = NULL;
+    int rc;
+
+    choose_layout(layout);
+    snprintf(job.prefix, sizeof(job.prefix), "mortals/");
+    if (harness_join(&job, rank, MORTALS, &g) != COLL_OK) {
+        fprintf(stderr, "rank %d: %s\n", rank, coll_last_error());
+        return 4;
+    }
+    rc = run_until_death(g, kind, victim, told);
+    coll_group_free(g);
+    return rc;
+}
+
+/* Forks before there are threads; the port follows. */
+static pid_t fork_mortal(
+    int layout, enum coll_kind kind, int rank, int victim, int ports, int told)
+{
+    pid_t pid = fork();
+    int port;
+
+    ck_assert_int_ge(pid, 0);
+    if (pid > 0)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (read(ports, &port, sizeof(port)) != sizeof(port))
+        _exit(5);
+    _exit(mortal_main(layout, kind, rank, victim, port, told));
+}
+
+START_TEST(a_rank_that_dies_is_named_by_all)
+{
+    enum coll_kind kind = deadly_kinds[_i / 4];
+    int layout = _i % 2;
+    int victim = _i % 4 < 2 ? 2 : 3; /* with pairs 2 leads its node */
+    pid_t pids[MORTALS];
+    int ports[2];
+    int told[2];
+    char byte;
+    int status;
+
+    ck_assert_int_eq(pipe(ports), 0);
+    ck_assert_int_eq(pipe(told), 0);
+    for (int r = 0; r < MORTALS; r++)
+        pids[r] = fork_mortal(layout, kind, r, victim, ports[0], told[1]);
+    close(told[1]);
+    harness_store_start(&store);
+    for (int r = 0; r < MORTALS; r++)
+        ck_assert_int_eq(
+            write(ports[1], &store.port, sizeof(int)), sizeof(int));
+    ck_assert_int_eq(read(told[0], &byte, 1), 1);
+    kill(pids[victim], SIGKILL);
+    for (int r = 0; r < MORTALS; r++) {
+        ck_assert_int_eq(waitpid(pids[r], &status, 0), pids[r]);
+        ck_assert_msg(r == victim ? WIFSIGNALED(status) : status == 0,
+            "%s, layout %d, rank %d: status %x", coll_kind_name(kind), layout,
+            r, status);
+    }
+    harness_store_stop(&store);
+    close(told[0]);
+    close(ports[0]);
+    close(ports[1]);
+}
+END_TEST
+
 /* --- Arithmetic ----------------------------------------------------------- */
 
 /* Every rank but the root has a parent that has it for a child, and the
@@ -692,6 +808,8 @@ END_TEST
 int main(void)
 {
     TCase *tc = tcase_create("flat");
+    TCase *deaths = tcase_create("deaths");
+    Suite *suite = suite_create("flat");
 
     tcase_set_timeout(tc, 120);
     tcase_add_checked_fixture(tc, setup, teardown);
@@ -705,5 +823,10 @@ int main(void)
     tcase_add_test(tc, trees_hold_together);
     tcase_add_test(tc, partners_choose_each_other_once);
     tcase_add_test(tc, parts_follow_each_other);
-    return unit_run("flat", tc);
+    tcase_set_timeout(deaths, 120);
+    tcase_add_loop_test(
+        deaths, a_rank_that_dies_is_named_by_all, 0, 4 * DEADLY_KINDS);
+    suite_add_tcase(suite, tc);
+    suite_add_tcase(suite, deaths);
+    return unit_run_suite(suite);
 }
