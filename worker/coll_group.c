@@ -243,6 +243,9 @@ coll_status_t coll_group_run_in_turn(
         status = run_recorded(g, call);
         if (status != COLL_OK) {
             coll_group_fail(g, status);
+            /* It may end in another way before it hears of an abort. */
+            if (atomic_load(&g->is_aborted))
+                status = coll_group_check(g);
         } else if (g->failure != COLL_OK) {
             /* Meanwhile it was aborted, and the others do not know yet. */
             status = coll_group_check(g);
