@@ -68,6 +68,12 @@ static coll_status_t fail_memory(void)
     return coll_fail(COLL_ERR_MEMORY, "out of memory for a work");
 }
 
+/* With its sentence as the calling thread's. */
+static coll_status_t result(const struct coll_work *w)
+{
+    return w->status == COLL_OK ? COLL_OK : coll_fail(w->status, "%s", w->text);
+}
+
 /* The work's result is set. */
 static void finish(struct coll_work *w)
 {
@@ -82,7 +88,7 @@ static void finish(struct coll_work *w)
     pthread_cond_broadcast(&w->done);
     pthread_mutex_unlock(&w->lock);
     if (then != NULL)
-        then(w->status, w->then_arg);
+        then(result(w), w->then_arg);
     pthread_mutex_lock(&w->lock);
     w->g = NULL; /* now it may be freed by whoever gives it back */
     is_given_back = w->is_given_back;
@@ -98,11 +104,6 @@ static void note_result(struct coll_work *w, coll_status_t status)
         return;
     w->status = status;
     snprintf(w->text, sizeof(w->text), "%s", coll_last_error());
-}
-
-static coll_status_t result(const struct coll_work *w)
-{
-    return w->status == COLL_OK ? COLL_OK : coll_fail(w->status, "%s", w->text);
 }
 
 /* --- Operations ----------------------------------------------------------- */
@@ -397,7 +398,7 @@ coll_status_t coll_work_then(coll_work_t *w, coll_work_fn_t *fn, void *arg)
     }
     pthread_mutex_unlock(&w->lock);
     if (status == COLL_OK && is_done)
-        fn(w->status, arg);
+        fn(result(w), arg);
     return status;
 }
 

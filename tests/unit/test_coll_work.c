@@ -515,6 +515,39 @@ START_TEST(abort_ends_all_waits)
 }
 END_TEST
 
+/* Rank 1 makes a mismatch of it before rank 0's operation hears of the end. */
+static void abort_first(struct coll_group *g, int rank, void *arg)
+{
+    pthread_barrier_t *seen = arg;
+    coll_work_t *work;
+    int64_t x = 1;
+
+    if (rank == 0) {
+        work = start_sum(g, &x, &x);
+        EXPECT_FAILS(coll_work_wait(work, 10), COLL_ERR_TIMEOUT, "goes on");
+        EXPECT_OK(coll_abort(g));
+        pthread_barrier_wait(seen);
+        EXPECT_FAILS(coll_work_wait(work, 0), COLL_ERR_ABORTED, "aborted");
+        coll_work_free(work);
+    } else {
+        pthread_barrier_wait(seen);
+        EXPECT(coll_barrier(g) < 0, "a barrier without rank 0");
+    }
+    pthread_barrier_wait(seen);
+}
+
+START_TEST(what_is_aborted_ends_with_nothing_else)
+{
+    pthread_barrier_t seen;
+
+    for (int i = 0; i < 20; i++) {
+        pthread_barrier_init(&seen, NULL, 2);
+        harness_run(&store, 2, TIMEOUT_MS, abort_first, &seen);
+        pthread_barrier_destroy(&seen);
+    }
+}
+END_TEST
+
 /* Between two operations of the rank, or in the middle of many: others hear of
  * it, whatever they do. */
 static void abort_any_time(struct coll_group *g, int rank, void *arg)
@@ -786,6 +819,7 @@ int main(void)
     tcase_add_test(tc, a_function_is_not_lost_when_the_work_is_quick);
     tcase_add_test(tc, all_that_stand_in_line_fail_with_the_first);
     tcase_add_test(tc, abort_ends_all_waits);
+    tcase_add_test(tc, what_is_aborted_ends_with_nothing_else);
     tcase_add_test(tc, abort_is_told_whenever_it_comes);
     tcase_add_test(tc, the_groups_time_out_ends_a_work);
     tcase_add_test(tc, a_group_is_not_destroyed_under_its_works);
