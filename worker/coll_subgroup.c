@@ -14,6 +14,17 @@
 #include "coll_recorder.h"
 #include "rendezvous/base/clock.h"
 
+/* function: that of the public call. NULL stands for the defaults. */
+static coll_status_t check_options(
+    const char *function, const coll_group_options_t *options)
+{
+    if (options == NULL || options->timeout_ms >= 0)
+        return COLL_OK;
+    return coll_fail(COLL_ERR_ARGUMENT,
+        "%s: timeout_ms is %lld, it must not be negative", function,
+        (long long)options->timeout_ms);
+}
+
 static coll_status_t check_ranks(
     const int *ranks, int nranks, int world, int own, int *index)
 {
@@ -110,16 +121,14 @@ coll_status_t coll_group_new(coll_group_t **out, const int *ranks, int nranks,
             "coll_group_new: not initialized; call coll_init() first");
     if (out == NULL)
         return coll_fail(COLL_ERR_ARGUMENT, "coll_group_new: out is NULL");
-    if (options == NULL)
-        options = &defaults;
-    if (options->timeout_ms < 0)
-        return coll_fail(COLL_ERR_ARGUMENT,
-            "coll_group_new: timeout_ms is %lld, it must not be negative",
-            (long long)options->timeout_ms);
-    status =
-        check_ranks(ranks, nranks, job->group->size, job->group->rank, &index);
+    status = check_options("coll_group_new", options);
+    if (status == COLL_OK)
+        status = check_ranks(
+            ranks, nranks, job->group->size, job->group->rank, &index);
     if (status != COLL_OK)
         return status;
+    if (options == NULL)
+        options = &defaults;
     if (index >= 0) {
         pthread_mutex_lock(&one_at_a_time);
         status = make(&made, ranks, nranks, index,
@@ -183,6 +192,9 @@ coll_status_t coll_group_split(coll_group_t **out, coll_group_t *parent,
             "coll_group_split: color is %d; it is 0 or greater, or "
             "COLL_NO_COLOR",
             color);
+    status = check_options("coll_group_split", options);
+    if (status != COLL_OK)
+        return status;
     words = calloc((size_t)g->size, sizeof(own));
     members = calloc((size_t)g->size, sizeof(*members));
     ranks = calloc((size_t)g->size, sizeof(*ranks));
