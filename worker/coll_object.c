@@ -18,6 +18,10 @@ coll_status_t coll_broadcast_object(
     if (data == NULL || len == NULL)
         return coll_fail(COLL_ERR_ARGUMENT, "coll_broadcast_object: %s is NULL",
             data == NULL ? "data" : "len");
+    if (root < 0 || root >= g->size)
+        return coll_fail(COLL_ERR_ARGUMENT,
+            "coll_broadcast_object: root %d is not a rank of a group of %d",
+            root, g->size);
     if (g->rank == root && *len > 0 && *data == NULL)
         return coll_fail(COLL_ERR_ARGUMENT,
             "coll_broadcast_object: *data is NULL, *len is %zu", *len);
