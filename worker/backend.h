@@ -114,6 +114,7 @@ struct coll_group {
     _Atomic coll_status_t failure;
     char failure_text[512];
     _Atomic bool is_aborted; /* ends every wait of this rank */
+    _Atomic bool must_tell; /* the other ranks do not know of the failure */
     _Atomic uint32_t messages; /* works of messages that are not done */
     int *own_names; /* NULL or what names points to */
     struct coll_group *prev, *next; /* the groups of this process */

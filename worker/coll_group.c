@@ -215,6 +215,29 @@ bool coll_group_is_busy(const struct coll_group *g)
            atomic_load(&g->messages) > 0;
 }
 
+/* Tells the other ranks of the group's failure, if somebody has to. In a turn,
+ * because a back end does one thing at a time. */
+static void tell_in_turn(struct coll_group *g)
+{
+    if (atomic_load(&g->must_tell) && atomic_exchange(&g->must_tell, false))
+        g->backend->give_up(g, coll_group_check(g));
+}
+
+/* The same where nobody has the turn. Whoever has it, or takes it meanwhile,
+ * comes here after it, and finds what was to be told before it ended it. */
+static void tell_when_idle(struct coll_group *g)
+{
+    while (atomic_load(&g->must_tell)) {
+        uint64_t turn = atomic_load(&g->turn);
+        uint64_t next = turn;
+
+        if (!atomic_compare_exchange_strong(&g->next_turn, &next, turn + 1))
+            return;
+        tell_in_turn(g);
+        end_turn(g);
+    }
+}
+
 /* Runs a call between two marks in the recorder. */
 static coll_status_t run_recorded(struct coll_group *g, struct coll_call *call)
 {
@@ -241,18 +264,16 @@ coll_status_t coll_group_run_in_turn(
         call->timeout_ms =
             call->timeout_ms > 0 ? bounded(call->timeout_ms) : g->timeout_ms;
         status = run_recorded(g, call);
-        if (status != COLL_OK) {
+        if (status != COLL_OK)
             coll_group_fail(g, status);
-            /* It may end in another way before it hears of an abort. */
-            if (atomic_load(&g->is_aborted))
-                status = coll_group_check(g);
-        } else if (g->failure != COLL_OK) {
-            /* Meanwhile it was aborted, and the others do not know yet. */
-            status = coll_group_check(g);
-            g->backend->give_up(g, status);
-        }
+        else if (g->failure != COLL_OK)
+            atomic_store(&g->must_tell, true);
+        /* The first failure is that of all, and it may have come meanwhile. */
+        status = coll_group_check(g);
     }
+    tell_in_turn(g);
     end_turn(g);
+    tell_when_idle(g);
     return status;
 }
 
@@ -263,15 +284,9 @@ coll_status_t coll_group_run(struct coll_group *g, struct coll_call *call)
 
 void coll_group_give_up(struct coll_group *g, coll_status_t status)
 {
-    uint64_t turn = atomic_load(&g->turn);
-    uint64_t next = turn;
-
     coll_group_fail(g, status);
-    /* Who is in the line, or comes next, meets the failure there. */
-    if (atomic_compare_exchange_strong(&g->next_turn, &next, turn + 1)) {
-        g->backend->give_up(g, status);
-        end_turn(g);
-    }
+    atomic_store(&g->must_tell, true);
+    tell_when_idle(g);
 }
 
 coll_status_t coll_abort(coll_group_t *group)

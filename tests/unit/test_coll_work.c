@@ -578,11 +578,90 @@ START_TEST(abort_is_told_whenever_it_comes)
 {
     pthread_barrier_t over;
 
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < 40; i++) {
         pthread_barrier_init(&over, NULL, 2);
         harness_run(&store, 2, TIMEOUT_MS, abort_any_time, &over);
         pthread_barrier_destroy(&over);
     }
+}
+END_TEST
+
+/* A back end that does nothing but count how often it is to tell the others. */
+static _Atomic int tellings;
+static _Atomic bool is_running;
+
+static coll_status_t fake_create(
+    struct coll_group *g, const struct coll_boot *boot)
+{
+    (void)g;
+    (void)boot;
+    return COLL_OK;
+}
+
+static void fake_destroy(struct coll_group *g)
+{
+    (void)g;
+}
+
+static coll_status_t fake_run(
+    struct coll_group *g, const struct coll_call *call)
+{
+    (void)g;
+    (void)call;
+    is_running = true;
+    sched_yield();
+    is_running = false;
+    return COLL_OK;
+}
+
+static void fake_give_up(struct coll_group *g, coll_status_t status)
+{
+    (void)g;
+    EXPECT(status == COLL_ERR_ABORTED, "%d", (int)status);
+    EXPECT(
+        strstr(coll_last_error(), "aborted") != NULL, "%s", coll_last_error());
+    EXPECT(!is_running, "beside an operation");
+    tellings++;
+}
+
+static const struct coll_backend fake = {
+    .name = "fake",
+    .max_ranks = 1,
+    .create = fake_create,
+    .destroy = fake_destroy,
+    .run = fake_run,
+    .give_up = fake_give_up,
+    .wake = fake_destroy,
+};
+
+static void *barriers_main(void *arg)
+{
+    while (coll_barrier(arg) == COLL_OK)
+        continue;
+    return NULL;
+}
+
+/* Between the look at a failure and the end of the turn, too. */
+START_TEST(no_abort_goes_untold)
+{
+    for (int i = 0; i < 500; i++) {
+        struct coll_group *g = NULL;
+        pthread_t thread;
+
+        tellings = 0;
+        ck_assert_int_eq(
+            coll_group_create(&g, &fake, 0, 1, 1000, NULL), COLL_OK);
+        ck_assert_int_eq(pthread_create(&thread, NULL, barriers_main, g), 0);
+        while (atomic_load(&g->turn) == 0)
+            sched_yield();
+        for (int k = 0; k < i % 100; k++)
+            atomic_load(&g->turn);
+        ck_assert_int_eq(coll_abort(g), COLL_OK);
+        pthread_join(thread, NULL);
+        ck_assert_msg(tellings >= 1, "attempt %d: nobody was told", i);
+        coll_group_free(g);
+    }
+    ck_assert_msg(harness_report.text[0] == '\0', "%s", harness_report.text);
 }
 END_TEST
 
@@ -821,6 +900,7 @@ int main(void)
     tcase_add_test(tc, abort_ends_all_waits);
     tcase_add_test(tc, what_is_aborted_ends_with_nothing_else);
     tcase_add_test(tc, abort_is_told_whenever_it_comes);
+    tcase_add_test(tc, no_abort_goes_untold);
     tcase_add_test(tc, the_groups_time_out_ends_a_work);
     tcase_add_test(tc, a_group_is_not_destroyed_under_its_works);
     tcase_add_test(tc, works_outlive_a_group_that_was_aborted);
