@@ -520,6 +520,14 @@ static int hundred_cycles(int rank, int size)
         int32_t y = i;
         int peer = (rank + 1) % size;
 
+        /* They come as they like, and one fails once. */
+        for (int k = (i * 7 + rank * 13) % 50; k > 0; k--)
+            sched_yield();
+        if (i == 50 && rank == 1) {
+            coll_options_t options = {.backend = "none"};
+
+            CHECK_THAT(coll_init(&options) == COLL_ERR_ARGUMENT);
+        }
         CHECK_OK(coll_init(NULL));
         CHECK_OK(coll_group_split(&half, NULL, rank / 2, 0, NULL));
         CHECK_OK(coll_all_reduce_async(
@@ -670,6 +678,52 @@ START_TEST(a_death_ends_all_that_is_on_its_way)
 }
 END_TEST
 
+static void *die_when_told(void *arg)
+{
+    (void)arg;
+    await_post(VICTIM);
+    raise(SIGKILL);
+    return NULL;
+}
+
+static enum every victims_kind;
+
+/* PG-05: at any instant of any operation, small or of many pieces. */
+static int death_in_one_kind(int rank, int size)
+{
+    static const size_t counts[] = {3, 60000};
+    coll_status_t status = COLL_OK;
+    pthread_t thread;
+
+    CHECK_OK(coll_init(NULL));
+    if (rank == VICTIM)
+        CHECK_THAT(pthread_create(&thread, NULL, die_when_told, NULL) == 0);
+    CHECK_OK(coll_barrier(NULL));
+    for (int i = 0; status == COLL_OK; i++) {
+        struct every_call c;
+
+        every_make(&c, victims_kind, counts[i % 2], 0, rank, size);
+        if (i == 4 && rank == 0)
+            post(VICTIM);
+        status = every_run(&c, coll_default_group(), NULL);
+        CHECK_THAT(status != COLL_OK || every_wrong(&c, rank, size) == 0);
+        every_free(&c);
+    }
+    CHECK_THAT(status == COLL_ERR_PEER);
+    CHECK_THAT(has_said("rank 2 (pid ") && has_said("died during"));
+    CHECK_THAT(has_said(every_ops[victims_kind].name));
+    CHECK_OK(coll_destroy());
+    return 0;
+}
+
+START_TEST(a_death_in_any_operation_is_named)
+{
+    victims_kind = (enum every)_i;
+    for (int i = 0; i < 3; i++)
+        run(3, death_in_one_kind, VICTIM);
+}
+END_TEST
+
 /* While a group is made. */
 static int death_in_the_making(int rank, int size)
 {
@@ -710,6 +764,7 @@ int main(void)
     tcase_add_test(tc, a_hundred_cycles_leave_nothing);
     tcase_add_test(tc, nothing_is_destroyed_under_its_works);
     tcase_add_test(tc, a_death_ends_all_that_is_on_its_way);
+    tcase_add_loop_test(tc, a_death_in_any_operation_is_named, 0, EVERY_OPS);
     tcase_add_test(tc, survivors_make_a_group_of_their_own);
     return unit_run("coll_subgroup", tc);
 }
