@@ -27,6 +27,10 @@
 #define MAPPED_MIN_BYTES ((size_t)16 * 1024)
 #define READ_MIN_BYTES ((size_t)64 * 1024)
 
+/* A reduction has to read into memory first: that pays where slots no longer
+ * fit the caches. */
+#define READ_AND_REDUCE_MIN_BYTES ((size_t)1024 * 1024)
+
 /* Blocks of all other ranks lie in memory at once: not for too many. */
 #define READ_MAX_RANKS 64
 
@@ -278,6 +282,9 @@ static coll_status_t run(
     const struct coll_call *call = d->call;
     const struct shm_views *v = &d->views;
     bool is_read = v->may_read && x->transfer >= READ_MIN_BYTES;
+    bool is_read_and_reduced = v->may_read &&
+                               x->transfer >= READ_AND_REDUCE_MIN_BYTES &&
+                               d->s->size <= READ_MAX_RANKS;
     bool root_is_mapped;
 
     *is_done = true;
@@ -289,12 +296,12 @@ static coll_status_t run(
     case COLL_KIND_ALL_REDUCE:
         if (v->all_send_mapped && v->all_recv_mapped)
             return reduce_and_push(d);
-        if (is_read && d->s->size <= READ_MAX_RANKS)
+        if (is_read_and_reduced)
             return reduce_and_pull(d);
         break;
     case COLL_KIND_REDUCE_SCATTER:
     case COLL_KIND_REDUCE_SCATTER_V:
-        if (v->all_send_mapped || (is_read && d->s->size <= READ_MAX_RANKS))
+        if (v->all_send_mapped || is_read_and_reduced)
             return reduce_scatter(d);
         break;
     case COLL_KIND_BROADCAST:
