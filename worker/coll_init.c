@@ -19,6 +19,7 @@
 
 #define ENV_TIMEOUT "COLL_TIMEOUT"
 #define ENV_BACKEND "COLL_BACKEND"
+#define ENV_DETERMINISTIC "COLL_DETERMINISTIC"
 
 #define DEFAULT_TIMEOUT_MS ((int64_t)30 * 60 * 1000)
 
@@ -83,6 +84,19 @@ static coll_status_t choose_timeout(
     return COLL_OK;
 }
 
+static coll_status_t choose_order(
+    const coll_options_t *options, bool *is_deterministic)
+{
+    const char *text = env_option(ENV_DETERMINISTIC);
+
+    *is_deterministic =
+        options->deterministic || (text != NULL && strcmp(text, "1") == 0);
+    if (text == NULL || strcmp(text, "1") == 0 || strcmp(text, "0") == 0)
+        return COLL_OK;
+    return coll_fail(COLL_ERR_ENVIRONMENT,
+        "coll_init: " ENV_DETERMINISTIC "=\"%s\" is neither 0 nor 1", text);
+}
+
 static coll_status_t choose_backend(const coll_options_t *options,
     const struct coll_worker *w, const struct coll_backend **out)
 {
@@ -116,6 +130,7 @@ struct meeting {
     const struct coll_worker *w;
     const struct coll_backend *backend;
     int64_t timeout_ms;
+    bool is_deterministic;
     uint64_t deadline_ns;
     char prefix[64]; /* in front of every key of the group */
     char over_key[80];
@@ -375,6 +390,8 @@ coll_status_t coll_init(const coll_options_t *options)
         options = &defaults;
     status = choose_timeout(options, &m.timeout_ms);
     if (status == COLL_OK)
+        status = choose_order(options, &m.is_deterministic);
+    if (status == COLL_OK)
         status = coll_worker_read(&w, options);
     if (status == COLL_OK)
         status = choose_backend(options, &w, &m.backend);
@@ -399,6 +416,7 @@ coll_status_t coll_init(const coll_options_t *options)
         coll_store_abandon(m.store);
         return status;
     }
+    m.group->is_deterministic = m.is_deterministic;
     job.group = m.group;
     job.store = m.store;
     job.local_rank = w.local_rank;

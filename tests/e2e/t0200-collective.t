@@ -1,7 +1,7 @@
 #!/bin/bash
 # Programs that link libcollective, under crun and alone.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 32
+plan 35
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -23,6 +23,21 @@ for n in 1 2 3 4 8; do
     is "$status" 0 "mixed operations, $n ranks"
     is "$(grep -c "of $n ok" <<<"$out")" $n "every rank checked its results"
 done
+
+# bits DETERMINISTIC: those of a sum through every back end, each once.
+bits()
+{
+    local backend
+    for backend in shm tcp nodes; do
+        COLL_DETERMINISTIC=$1 COLL_BACKEND=$backend timeout 60 "$CRUN" \
+            --nproc_per_node=5 "$HELPERS/coll_bits" 2>/dev/null
+    done | sort -u
+}
+like "$(bits 1)" '^bits [0-9a-f]{16}$' "deterministic: the same bits everywhere"
+is "$(bits 0 | wc -l)" 2 "which the order of a ring does not give"
+run env WORLD_SIZE=1 RANK=0 COLL_DETERMINISTIC=yes "$HELPERS/coll_bits"
+like "$status$err" '^1.*COLL_DETERMINISTIC="yes" is neither 0 nor 1' \
+    "COLL_DETERMINISTIC is 0 or 1"
 
 bad=0
 for _ in 1 2 3 4 5; do

@@ -429,12 +429,19 @@ typedef struct coll_options {
      * else the variables RANK and WORLD_SIZE. */
     int rank;
     int world_size;
+    /*
+     * Reductions give the same bits whichever ranks share a node: they fold in
+     * rank order, which between nodes costs more messages. Also where
+     * COLL_DETERMINISTIC is 1 in the environment. All ranks must take the same;
+     * groups have what the default group has.
+     */
+    bool deterministic;
 } coll_options_t;
 
 #ifdef __cplusplus
 #define COLL_OPTIONS_INIT (coll_options_t())
 #else
-#define COLL_OPTIONS_INIT ((coll_options_t){0, NULL, NULL, 0, 0})
+#define COLL_OPTIONS_INIT ((coll_options_t){0, NULL, NULL, 0, 0, false})
 #endif
 
 /*
