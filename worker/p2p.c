@@ -27,15 +27,17 @@
 #include "rendezvous/base/clock.h"
 
 /* As in shm_wait.c, where the reasons are. */
-#define SPIN_ROUNDS 500
+#define SPIN_ROUNDS 1000
 #define YIELD_NS (100 * 1000ull)
 
 /* How long a driver that always finds something to move may not look for
  * failures and at the clock, in rounds. */
 #define BUSY_ROUNDS 1024
 
-/* Where ranks share memory, there is a look at connections every so often. */
+/* A look at all connections comes every so many rounds; in between, those of
+ * the needed ranks are tried, if there are not more ranks than this. */
 #define ROUNDS_PER_LOOK 16
+#define TRIES_MAX 4
 
 /* How often somebody may ask in vain before there is a look at failures. */
 #define POLLS_PER_CHECK 1024
@@ -90,8 +92,23 @@ void p2p_unlock(struct p2p *p)
 
 /* --- Moving --------------------------------------------------------------- */
 
-/* One round over all ranks. Whether anything has moved. */
-static bool move_all(struct p2p *p)
+/* What can be read. For those who share memory a system call is much; and one
+ * that asks of all connections is more than to try the few that matter. */
+static bool look_at_wires(struct p2p *p)
+{
+    bool is_turn = ++p->rounds % ROUNDS_PER_LOOK == 0;
+
+    if (is_turn || (p->shm == NULL && p->active_count > TRIES_MAX))
+        return p2p_watch_step(p, 0);
+    for (int i = 0; p->shm == NULL && i < p->active_count; i++)
+        if (p->active[i]->pending > 0)
+            p2p_tcp_in_ready(p->active[i]);
+    return false;
+}
+
+/* One round over all ranks. Whether anything has moved. looks: also at what
+ * needs a system call to be seen. */
+static bool move_round(struct p2p *p, bool looks)
 {
     bool has_moved = false;
 
@@ -99,14 +116,16 @@ static bool move_all(struct p2p *p)
         return false;
     if (p->shm != NULL)
         has_moved = p2p_shm_accept(p);
-    /* A system call is much for those who share memory. */
-    if (p->places != NULL &&
-        (p->shm == NULL || ++p->rounds % ROUNDS_PER_LOOK == 0) &&
-        p2p_watch_open(p))
-        has_moved |= p2p_watch_step(p, 0);
+    if (looks && p->places != NULL && p2p_watch_open(p))
+        has_moved |= look_at_wires(p);
     for (int i = 0; i < p->active_count; i++)
         has_moved |= p2p_move(p, p->active[i]);
     return has_moved;
+}
+
+static bool move_all(struct p2p *p)
+{
+    return move_round(p, true);
 }
 
 /* Wakes whoever sleeps for an operation. */
@@ -133,12 +152,22 @@ static void disarm(struct p2p *p)
         p2p_shm_disarm(p);
 }
 
-/* Those whose operation may be done. */
-static void wake_followers(struct p2p *p)
+/* Of the two that may be in epoll_wait() one is there at a time. */
+static bool driver_is_asleep(const struct p2p *p)
 {
-    if (p->has_finished && p->followers > 0)
-        pthread_cond_broadcast(&p->has_changed);
+    return p->is_driven && p->is_asleep && !p->thread_is_polling;
+}
+
+/* Those whose operation may be done. */
+static void wake_waiters(struct p2p *p)
+{
+    if (!p->has_finished)
+        return;
     p->has_finished = false;
+    if (p->followers > 0)
+        pthread_cond_broadcast(&p->has_changed);
+    if (driver_is_asleep(p))
+        eventfd_write(p->wake_fd, 1);
 }
 
 /* Sleeps without the lock. Before it: arm, and see that nothing moves. */
@@ -146,7 +175,7 @@ static void sleep_until(struct p2p *p, uint64_t deadline_ns)
 {
     int left_ms = clock_left_ms(deadline_ns);
 
-    wake_followers(p);
+    wake_waiters(p);
     p2p_watch_step(p, left_ms < SLICE_MS ? left_ms : SLICE_MS);
 }
 
@@ -200,7 +229,7 @@ static void drive(struct p2p *p, struct target *t, uint64_t deadline_ns)
         } else if (yield_until == 0 || clock_now_ns() < yield_until) {
             if (yield_until == 0)
                 yield_until = clock_now_ns() + YIELD_NS;
-            wake_followers(p);
+            wake_waiters(p);
             p2p_unlock(p);
             sched_yield();
             pthread_mutex_lock(&p->lock);
@@ -214,14 +243,14 @@ static void drive(struct p2p *p, struct target *t, uint64_t deadline_ns)
 /* Somebody has to go on, if there is anything left to do. */
 static void leave(struct p2p *p)
 {
-    wake_followers(p);
+    wake_waiters(p);
     if (p->is_driven || p->outstanding == NULL)
         return;
     if (p->thread_is_polling) {
         arm(p);
         if (move_all(p))
             eventfd_write(p->wake_fd, 1);
-        wake_followers(p);
+        wake_waiters(p);
     } else if (p->followers > 0) {
         pthread_cond_broadcast(&p->has_changed);
     } else if (p->thread_is_parked) {
@@ -240,12 +269,12 @@ static void post(struct p2p *p, struct p2p_op *op)
     p2p_start(p, op);
 }
 
-/* After new operations. A driver that is awake sees them by itself. */
-static void move_new(struct p2p *p)
+/* For those who do not wait. A driver that is awake sees to all by itself, one
+ * that sleeps has to know that there is something to do. */
+static void move_some(struct p2p *p, bool looks)
 {
-    if (p->outstanding == NULL || (p->is_driven && !p->is_asleep))
-        return;
-    if (move_all(p) && p->is_driven)
+    if (p->outstanding != NULL && (!p->is_driven || driver_is_asleep(p)) &&
+        move_round(p, looks) && p->is_driven)
         eventfd_write(p->wake_fd, 1);
     leave(p);
 }
@@ -327,7 +356,7 @@ void p2p_post(struct p2p *p, struct p2p_op *const *ops, size_t n)
     pthread_mutex_lock(&p->lock);
     for (size_t i = 0; i < n; i++)
         post(p, ops[i]);
-    move_new(p);
+    move_some(p, false);
     p2p_unlock(p);
 }
 
@@ -349,11 +378,11 @@ bool p2p_is_done(struct p2p *p, struct p2p_op *op)
 
     pthread_mutex_lock(&p->lock);
     if (!op->is_done) {
-        move_new(p);
+        move_some(p, true);
         /* Who only asks shall hear of failures, too. */
         if (!op->is_done && ++p->polls % POLLS_PER_CHECK == 0)
             p2p_check(p);
-        wake_followers(p);
+        wake_waiters(p);
     }
     is_done = op->is_done;
     p2p_unlock(p);
@@ -422,12 +451,12 @@ static void *thread_main(void *arg)
         p2p_watch_open(p);
         arm(p);
         if (move_all(p)) {
-            wake_followers(p);
+            wake_waiters(p);
             continue;
         }
         p2p_check(p);
         if (p->failure != COLL_OK) {
-            wake_followers(p);
+            wake_waiters(p);
             continue;
         }
         p->thread_is_polling = true;

@@ -83,6 +83,7 @@ enum p2p_end { P2P_GOES_ON, P2P_HAS_LEFT, P2P_HAS_DIED };
 struct p2p_channel_ops {
     size_t eager_max; /* bytes that a message of kind EAGER may have */
     size_t chunk; /* data of one DATA */
+    size_t pull_min; /* bytes that are worth a pull */
     /* Bytes taken, 0 if there is no room, or a negative errno: -EPIPE if the
      * other side has ended. */
     ssize_t (*send)(struct p2p_peer *peer, const struct iovec *iov, int count);

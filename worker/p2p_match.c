@@ -405,7 +405,7 @@ static void fetch(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op,
     op->id = header->id;
     op->from = header->at;
     op->moved = 0;
-    if (peer->can_pull) {
+    if (peer->can_pull && op->bytes >= peer->ops->pull_min) {
         push(&peer->pulling, op);
     } else {
         push(&peer->taking, op);
