@@ -71,24 +71,6 @@ static const int sizes[] = {2, 3, 4, 7, 8};
 
 #define SIZES ((int)(sizeof(sizes) / sizeof(sizes[0])))
 
-/* As a public operation runs it. */
-static coll_status_t run(struct coll_group *g, struct coll_call *call)
-{
-    coll_status_t status;
-
-    if (g->failure != COLL_OK)
-        return coll_fail(g->failure, "%s", g->failure_text);
-    call->seq = ++g->seq;
-    call->deadline_ns = clock_deadline_ns(g->timeout_ms);
-    status = g->backend->run(g, call);
-    if (status != COLL_OK) {
-        g->failure = status;
-        snprintf(
-            g->failure_text, sizeof(g->failure_text), "%s", coll_last_error());
-    }
-    return status;
-}
-
 /* --- Right results -------------------------------------------------------- */
 
 enum { MAX_RANKS = 8 };
@@ -325,7 +307,7 @@ static void run_trial(struct trial *t, bool is_in_place)
     if (is_in_place)
         go_in_place(t);
     got = t->call.recvbuf;
-    EXPECT_OK(run(t->g, &t->call));
+    EXPECT_OK(coll_group_run(t->g, &t->call));
     for (size_t i = 0; i < t->recv_len; i++)
         wrong += memcmp(got + i * elem, t->want + i * elem, elem) != 0;
     EXPECT(wrong == 0 && t->recv[t->recv_len * elem] == 77,
@@ -456,7 +438,7 @@ static void reduce_noise(
         srcs[r] = all + (size_t)r * n;
     }
     kernel_reduce(want, srcs, NOISE_RANKS, n, COLL_FLOAT32, op);
-    EXPECT_OK(run(g, &call));
+    EXPECT_OK(coll_group_run(g, &call));
     if (kind != COLL_KIND_REDUCE || g->rank == call.root)
         EXPECT(memcmp(want + from, got, count * sizeof(*got)) == 0,
             "rank %d: %s, %zu %s: other bits than in rank order", g->rank,
@@ -544,7 +526,7 @@ static void one_differs(struct coll_group *g, int rank, void *arg)
     }
     if (rank == 4)
         make_odd(&call, what[1]);
-    status = run(g, &call);
+    status = coll_group_run(g, &call);
     EXPECT(status == COLL_ERR_MISMATCH, "rank %d: %s way %d: %s %s", rank,
         coll_kind_name((enum coll_kind)what[0]), what[1], coll_strerror(status),
         coll_last_error());
@@ -608,7 +590,7 @@ static void counts_differ(struct coll_group *g, int rank, void *arg)
         "rank 1 called all_to_all_v with 2 elements for rank %d, which awaits "
         "1",
         *to);
-    EXPECT_FAILS(run(g, &call), COLL_ERR_MISMATCH, words);
+    EXPECT_FAILS(coll_group_run(g, &call), COLL_ERR_MISMATCH, words);
 }
 
 START_TEST(different_counts_of_a_pair_fail_everywhere)
@@ -649,7 +631,7 @@ static int run_until_death(
     for (int i = 0; status == COLL_OK; i++) {
         if (g->rank == victim && i == 3 && write(told, "", 1) != 1)
             return 2;
-        status = run(g, &call);
+        status = coll_group_run(g, &call);
     }
     snprintf(name, sizeof(name), "rank %d", victim);
     free((void *)call.sendbuf);
