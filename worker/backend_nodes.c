@@ -222,7 +222,8 @@ static struct coll_call part_of(const struct coll_call *call)
     return part;
 }
 
-/* The node's ranks compare their calls; then recvbuf has the node's data. */
+/* The node's ranks compare their calls; then the leader's recvbuf has the
+ * node's data, unless it is alone there. */
 static coll_status_t bring_together(
     struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
 {
@@ -233,10 +234,12 @@ static coll_status_t bring_together(
         if (!has_root(s, g, call->root))
             part.kind = COLL_KIND_BARRIER;
     } else if (call->kind == COLL_KIND_ALL_REDUCE) {
+        part.kind = COLL_KIND_REDUCE;
+        part.root = 0;
+        if (s->net == NULL)
+            part.recvbuf = NULL;
         if (call->op == COLL_AVG)
             part.op = COLL_SUM;
-        if (s->local == NULL)
-            return coll_backend_self.run(g, call);
     }
     return run_local(s, &part);
 }
@@ -247,7 +250,8 @@ static coll_status_t run_between(
     struct coll_call part = part_of(call);
     coll_status_t status;
 
-    part.sendbuf = call->recvbuf;
+    if (s->local != NULL)
+        part.sendbuf = call->recvbuf;
     if (call->kind == COLL_KIND_BROADCAST)
         part.root = s->nodes[call->root];
     if (call->kind == COLL_KIND_ALL_REDUCE && call->op == COLL_AVG)
