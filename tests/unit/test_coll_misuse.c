@@ -515,6 +515,8 @@ START_TEST(a_group_that_was_destroyed_is_an_error)
     ck_assert_int_eq(coll_global_rank(g, 0), -1);
     ck_assert_int_eq(coll_group_rank(g, 0), -1);
     ck_assert_ptr_null(coll_backend_name(g));
+    /* Who asks for names has a sentence to write. */
+    ck_assert_ptr_nonnull(strstr(coll_last_error(), "coll_group_split: "));
 }
 END_TEST
 
