@@ -7,6 +7,9 @@
 #include "coll_signature.h"
 #include "p2p_internal.h"
 
+/* A connection is accepted, says whose it is, and is read: each is a step. */
+#define SETTLE_STEPS 8
+
 /* The operation that needs a rank. */
 static struct coll_call call_for(const struct p2p *p, int rank)
 {
@@ -81,6 +84,10 @@ void p2p_check(struct p2p *p)
     if (p->failure == COLL_OK && p->places != NULL) {
         p2p_meet_neighbours(p);
         p2p_tcp_hear(p);
+        /* After the news of an end, so that what came before is here. */
+        for (int i = 0; i < SETTLE_STEPS && p2p_watch_open(p); i++)
+            if (!p2p_watch_step(p, 0))
+                break;
     }
     if (p->failure == COLL_OK && p->told != COLL_OK)
         p2p_fail_all(p, coll_fail(p->told, "%s", p->told_text));
