@@ -7,6 +7,14 @@
 
 #include "coll_signature.h"
 
+bool flat_is_small(const struct flat *f, size_t count)
+{
+    size_t bytes = count * f->elem;
+
+    return bytes <= FLAT_SMALL_BYTES &&
+           bytes <= FLAT_SCRATCH_BYTES / 4 / (size_t)f->size;
+}
+
 void flat_copy(const struct flat *f, void *to, const void *from, size_t count)
 {
     if (count > 0 && to != from)

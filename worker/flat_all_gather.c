@@ -84,7 +84,7 @@ static coll_status_t all_gather_ring(
 coll_status_t flat_all_gather_parts(
     const struct flat *f, void *buf, const struct pattern_parts *parts)
 {
-    if (pattern_parts_sum(parts) * f->elem <= FLAT_SMALL_BYTES)
+    if (flat_is_small(f, pattern_parts_most(parts)))
         return all_gather_small(f, buf, parts);
     return all_gather_ring(f, buf, parts);
 }

@@ -8,13 +8,8 @@
 
 #include <stdlib.h>
 
-static bool is_small(const struct flat *f, size_t count)
-{
-    return count * f->elem <= FLAT_SMALL_BYTES / (size_t)f->size;
-}
-
-/* Receives from, or sends to, all others, in rank order from the root on; mine
- * is where the parts of all ranks lie. */
+/* Receives from, or sends to, all others, a few at a time. all is where the
+ * parts of all ranks lie. */
 static coll_status_t run_on_root(
     const struct flat *f, void *all, size_t count, bool is_gather)
 {
@@ -118,7 +113,7 @@ coll_status_t flat_gather_to(const struct flat *f, int root, const void *own,
 {
     struct p2p_op op;
 
-    if (is_small(f, count))
+    if (flat_is_small(f, count))
         return gather_tree(f, root, own, recvbuf, count);
     if (f->rank != root) {
         op = flat_send(f, root, own, count);
@@ -141,7 +136,7 @@ coll_status_t flat_scatter(const struct flat *f)
     const struct coll_call *call = f->call;
     struct p2p_op op;
 
-    if (is_small(f, call->count))
+    if (flat_is_small(f, call->count))
         return scatter_tree(f);
     if (f->rank != call->root) {
         op = flat_recv(f, call->root, call->recvbuf, call->count);

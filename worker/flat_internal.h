@@ -15,12 +15,11 @@ struct flat {
     size_t elem; /* bytes of an element */
 };
 
-/* Up to here the number of steps counts, not the bytes: a rank, or the root,
- * has no more than so many of all ranks pass through it. */
-#define FLAT_SMALL_BYTES ((size_t)64 << 10)
-
 /* What an operation takes at most for data that are on their way. */
 #define FLAT_SCRATCH_BYTES ((size_t)4 << 20)
+
+/* Messages up to here take about as long as empty ones. */
+#define FLAT_SMALL_BYTES ((size_t)16 << 10)
 
 /* Ranks that one exchanges messages with at a time: enough to keep the wire
  * busy while one is late, too few to swamp a receiver. */
@@ -33,6 +32,11 @@ static inline void *flat_at(const struct flat *f, const void *buf, size_t at)
 {
     return buf == NULL ? NULL : (char *)buf + at * f->elem;
 }
+
+/* Whether the number of steps counts and not the bytes, if the ranks have so
+ * many elements each, or the one that has the most: all of them may then pass
+ * through one rank. */
+bool flat_is_small(const struct flat *f, size_t count);
 
 /* Takes NULL buffers if count is 0, and to == from. */
 void flat_copy(const struct flat *f, void *to, const void *from, size_t count);

@@ -267,12 +267,6 @@ coll_status_t flat_reduce_scatter(const struct flat *f)
     return reduce_parts(f, call->sendbuf, &parts, call->recvbuf);
 }
 
-/* Whether all data of all ranks may go to one. */
-static bool is_small(const struct flat *f)
-{
-    return f->call->count * f->elem <= FLAT_SMALL_BYTES / (size_t)f->size;
-}
-
 /* all: the elements of all ranks. */
 static coll_status_t fold_all(const struct flat *f, const char *all)
 {
@@ -314,7 +308,7 @@ coll_status_t flat_all_reduce(const struct flat *f)
     const struct pattern_parts parts = {.size = f->size, .total = call->count};
     coll_status_t status;
 
-    if (is_small(f))
+    if (flat_is_small(f, call->count))
         return all_reduce_small(f);
     status = reduce_parts(f, call->sendbuf, &parts,
         flat_at(f, call->recvbuf, pattern_part_at(&parts, f->rank)));
@@ -398,5 +392,5 @@ static coll_status_t reduce_large(const struct flat *f)
 
 coll_status_t flat_reduce(const struct flat *f)
 {
-    return is_small(f) ? reduce_small(f) : reduce_large(f);
+    return flat_is_small(f, f->call->count) ? reduce_small(f) : reduce_large(f);
 }

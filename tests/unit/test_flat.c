@@ -362,12 +362,12 @@ static bool has_root(enum coll_kind kind)
 
 static void small_ones(struct coll_group *g, int rank, void *arg)
 {
-    static const size_t counts[] = {0, 1, 5, 1000, 3000};
+    static const size_t counts[] = {0, 1, 5, 1000, 1500, 3000};
 
     (void)rank;
     (void)arg;
     for (int k = COLL_KIND_REDUCE; k <= COLL_KIND_ALL_TO_ALL_V; k++)
-        run_counts(g, (enum coll_kind)k, counts, 5,
+        run_counts(g, (enum coll_kind)k, counts, 6,
             has_root((enum coll_kind)k) ? g->size : 1);
 }
 
