@@ -215,7 +215,7 @@ START_TEST(averages_are_the_sum_divided_by_the_ranks)
             a.count = counts[c];
             on(worlds[w], average, &a);
         }
-    if (_i % 4 == 2) { /* of many chunks, with an odd end */
+    if (a.dtype == COLL_FLOAT32) { /* of many chunks, with an odd end */
         a.count = 1000003;
         on(2, average, &a);
     }
@@ -577,7 +577,8 @@ static void objects(struct coll_group *g, int rank, void *arg)
     static const size_t lens[] = {0, 1, 5, 10 << 20};
 
     (void)arg;
-    for (int i = 0; i < 4; i++) {
+    /* The large one takes its time. */
+    for (int i = 0; i < (g->size == 2 ? 4 : 3); i++) {
         int root = i % g->size;
         char *mine = object(lens[i], rank);
         void *data = rank == root ? mine : (void *)&lens;
