@@ -200,8 +200,12 @@ coll_status_t coll_group_run_in_turn(
 /* Is an operation running, or waiting for its turn, or a message on its way? */
 bool coll_group_is_busy(const struct coll_group *g);
 
+/* The same before the group is destroyed: first waits for the end of what
+ * coll_abort() has ended, which is a matter of milliseconds. */
+bool coll_group_is_in_use(const struct coll_group *g);
+
 /* The same of all groups of this process. */
-bool coll_groups_are_busy(void);
+bool coll_groups_are_in_use(void);
 
 /* Frees all groups that have own_names: those that the program has made. */
 void coll_groups_free_made(void);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "coll_agent.h"
 #include "coll_many.h"
@@ -215,6 +216,17 @@ bool coll_group_is_busy(const struct coll_group *g)
            atomic_load(&g->messages) > 0;
 }
 
+bool coll_group_is_in_use(const struct coll_group *g)
+{
+    const struct timespec pause = {.tv_nsec = 50 * 1000};
+
+    /* What was aborted ends by itself, and nobody may be left to wait for it.
+     */
+    while (atomic_load(&g->is_aborted) && coll_group_is_busy(g))
+        nanosleep(&pause, NULL);
+    return coll_group_is_busy(g);
+}
+
 /* Tells the other ranks of the group's failure, if somebody has to. In a turn,
  * because a back end does one thing at a time. */
 static void tell_in_turn(struct coll_group *g)
@@ -303,15 +315,15 @@ coll_status_t coll_abort(coll_group_t *group)
     return COLL_OK;
 }
 
-bool coll_groups_are_busy(void)
+bool coll_groups_are_in_use(void)
 {
-    bool is_busy = false;
+    bool is_in_use = false;
 
     pthread_mutex_lock(&all.lock);
     for (struct coll_group *g = all.alive; g != NULL; g = g->next)
-        is_busy |= coll_group_is_busy(g);
+        is_in_use |= coll_group_is_in_use(g);
     pthread_mutex_unlock(&all.lock);
-    return is_busy;
+    return is_in_use;
 }
 
 void coll_groups_free_made(void)

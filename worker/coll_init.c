@@ -438,7 +438,7 @@ coll_status_t coll_destroy(void)
     if (job.group == NULL)
         return coll_fail(COLL_ERR_STATE,
             "coll_destroy: not initialized; call coll_init() first");
-    if (coll_groups_are_busy())
+    if (coll_groups_are_in_use())
         return coll_fail(COLL_ERR_STATE,
             "coll_destroy: an operation is on its way in another thread, or "
             "one that nobody has waited for; wait for it, or call "

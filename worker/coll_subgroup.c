@@ -224,7 +224,7 @@ coll_status_t coll_group_destroy(coll_group_t *group)
     g = coll_group_get(group, "coll_group_destroy", &status);
     if (g == NULL)
         return status;
-    if (coll_group_is_busy(g))
+    if (coll_group_is_in_use(g))
         return coll_fail(COLL_ERR_STATE,
             "coll_group_destroy: an operation is on its way in another thread, "
             "or one that nobody has waited for; wait for it, or call "

@@ -495,7 +495,8 @@ COLL_API bool coll_is_initialized(void);
  * Does not wait for the others, with one exception: a rank 0 that hosts the
  * store keeps it until they have called coll_destroy(), too, or have ended,
  * for at most the group's time-out; after an operation that failed, for at
- * most one second. Without coll_init(): COLL_ERR_STATE.
+ * most one second. Without coll_init(), and while an operation of this rank is
+ * on its way, as in coll_group_destroy(): COLL_ERR_STATE.
  */
 COLL_API coll_status_t coll_destroy(void);
 
@@ -775,8 +776,9 @@ COLL_API int coll_work_source(const coll_work_t *work);
 
 /*
  * Has fn called with the result once it is done, by a thread of the library or,
- * if it is done already, at once. fn must not wait for other ranks. At most one
- * for each work: COLL_ERR_STATE for a second.
+ * if it is done already, at once; coll_last_error() then is what the wait would
+ * have said. fn must neither wait for other ranks nor destroy a group. At most
+ * one for each work: COLL_ERR_STATE for a second.
  */
 typedef void coll_work_fn_t(coll_status_t status, void *arg);
 COLL_API coll_status_t coll_work_then(
