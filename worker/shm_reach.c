@@ -42,7 +42,8 @@ struct reach_peer {
 struct shm_reach {
     int size;
     uint64_t probe;
-    enum { READ_UNKNOWN, READ_YES, READ_NO } may_read;
+    bool is_forbidden; /* to read others, by this process's environment */
+    enum { READ_UNKNOWN, READ_YES, READ_NO } may_read; /* the same on all */
     struct shm_view *views; /* [2 * size] */
     struct reach_peer peers[];
 };
@@ -86,8 +87,7 @@ static struct shm_reach *reach_create(int size)
         return NULL;
     }
     r->probe = clock_now_ns() ^ (uint64_t)(uintptr_t)r;
-    if (cma != NULL && strcmp(cma, "0") == 0)
-        r->may_read = READ_NO;
+    r->is_forbidden = cma != NULL && strcmp(cma, "0") == 0;
     return r;
 }
 
@@ -203,12 +203,13 @@ static bool can_read(struct shm_state *s, int rank)
            found == offer->probe;
 }
 
-/* Once for a group: do all ranks have that permission? With a tick more. */
+/* Once for a group: do all ranks have that permission? With a tick more, and
+ * on all of them: what one rank is told the others do not know. */
 static coll_status_t probe(struct coll_group *g, const struct coll_call *call)
 {
     struct shm_state *s = g->state;
     uint32_t *own = (uint32_t *)(void *)shm_slot(s, s->rank, s->tick + 1);
-    bool all = true;
+    bool all = !s->reach->is_forbidden;
     coll_status_t status;
 
     for (int r = 0; r < s->size && all; r++)
