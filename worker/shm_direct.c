@@ -106,15 +106,17 @@ static char *scratch_of(struct shm_state *s)
     return s->scratch;
 }
 
-/* dst = op over all ranks of what they have at offset, no longer than a block.
- * dst may be a source. */
+/* dst = op over all ranks of what they have at offset (of this rank's part in
+ * reduce_scatter_v), no longer than a block. dst may be a source. */
 static coll_status_t reduce_block(
     const struct direct *d, void *dst, size_t offset, size_t len)
 {
     const void **srcs = d->s->srcs;
 
     for (int r = 0; r < d->s->size; r++) {
-        srcs[r] = shm_reach_get(d->g, d->call, r, &d->views.send[r], offset,
+        const struct shm_view *view = &d->views.send[r];
+
+        srcs[r] = shm_reach_get(d->g, d->call, r, view, view->part + offset,
             len, d->s->scratch + (size_t)r * BLOCK_BYTES);
         if (srcs[r] == NULL)
             return COLL_ERR_PEER;
@@ -196,8 +198,8 @@ static coll_status_t reduce_scatter(const struct direct *d)
     int rank = d->s->rank;
     size_t count =
         call->send_counts == NULL ? call->count : call->send_counts[rank];
-    size_t begin = call->send_at == NULL ? call->count * (size_t)rank
-                                         : call->send_at[rank];
+    /* Of reduce_scatter_v each rank has said where this one's part is. */
+    size_t begin = call->send_at == NULL ? call->count * (size_t)rank : 0;
     size_t bytes = count * d->size;
     coll_status_t status = COLL_OK;
 

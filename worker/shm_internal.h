@@ -267,6 +267,9 @@ void shm_wake(struct shm_state *s, int rank, enum shm_lane lane);
 
 /* --- shm_segment.c: the shared memory ----------------------------------- */
 
+/* A slot has that much at least, however many ranks there are. */
+#define SHM_CHUNK_MIN_BYTES ((size_t)16 * 1024)
+
 /* Rank 0: creates and maps it, with the names that shm_segment_names()
  * returns until the first tick. *fd is the caller's, also on failure. */
 coll_status_t shm_segment_create(struct shm_state *s, int *fd);

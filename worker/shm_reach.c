@@ -25,7 +25,15 @@ struct offer {
     uint64_t send_address, recv_address;
     uint64_t send_bytes, recv_bytes;
     uint64_t probe_address, probe; /* what is to be read there */
+    /* reduce_scatter_v: [size] where in the send buffer each rank's part
+     * begins, in elements. */
+    uint64_t parts[];
 };
+
+/* A slot has room for it. */
+_Static_assert(sizeof(struct offer) + SHM_MAX_RANKS * sizeof(uint64_t) <=
+                   SHM_CHUNK_MIN_BYTES,
+    "an offer fits the smallest chunk");
 
 struct mapping {
     uint64_t at, len;
@@ -168,24 +176,26 @@ static const struct offer *offer_of(const struct shm_state *s, int rank)
 static coll_status_t view_rank(struct shm_state *s,
     const struct coll_call *call, int rank, struct shm_views *views)
 {
-    const struct offer offer = *offer_of(s, rank);
+    const struct offer *offer = offer_of(s, rank);
     struct shm_view *send = &views->send[rank];
     struct shm_view *recv = &views->recv[rank];
     coll_status_t status = COLL_OK;
 
-    *send = (struct shm_view){.address = offer.send_address};
-    *recv = (struct shm_view){.address = offer.recv_address};
-    views->all_send_mapped &= offer.send_bytes == 0 || offer.send.len > 0;
-    views->all_recv_mapped &= offer.recv_bytes == 0 || offer.recv.len > 0;
+    *send = (struct shm_view){.address = offer->send_address};
+    *recv = (struct shm_view){.address = offer->recv_address};
+    if (call->send_at != NULL)
+        send->part = offer->parts[s->rank] * coll_dtype_size(call->dtype);
+    views->all_send_mapped &= offer->send_bytes == 0 || offer->send.len > 0;
+    views->all_recv_mapped &= offer->recv_bytes == 0 || offer->recv.len > 0;
     if (rank == s->rank) {
-        send->base = (char *)(uintptr_t)offer.send_address;
-        recv->base = (char *)(uintptr_t)offer.recv_address;
+        send->base = (char *)(uintptr_t)offer->send_address;
+        recv->base = (char *)(uintptr_t)offer->recv_address;
         return COLL_OK;
     }
-    if (offer.send.len > 0)
-        status = map_extent(s, call, rank, &offer.send, &send->base);
-    if (status == COLL_OK && offer.recv.len > 0)
-        status = map_extent(s, call, rank, &offer.recv, &recv->base);
+    if (offer->send.len > 0)
+        status = map_extent(s, call, rank, &offer->send, &send->base);
+    if (status == COLL_OK && offer->recv.len > 0)
+        status = map_extent(s, call, rank, &offer->recv, &recv->base);
     return status;
 }
 
@@ -245,6 +255,8 @@ coll_status_t shm_reach_begin(struct coll_group *g,
         .probe_address = (uintptr_t)&s->reach->probe,
         .probe = s->reach->probe,
     };
+    for (int r = 0; call->send_at != NULL && r < s->size; r++)
+        offer->parts[r] = call->send_at[r];
     if (send_bytes > 0)
         coll_memory_find(&offer->send, call->sendbuf, send_bytes);
     if (recv_bytes > 0)

@@ -12,6 +12,7 @@
 struct shm_view {
     char *base; /* where it is mapped here; NULL: it is not */
     uint64_t address; /* in its process */
+    size_t part; /* reduce_scatter_v: where this rank's part begins, in bytes */
 };
 
 struct shm_reach; /* in struct shm_state, NULL until the first large call */

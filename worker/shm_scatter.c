@@ -13,7 +13,7 @@
 /* Lanes hold whole elements of every type. */
 #define LANE_UNIT ((size_t)8)
 
-_Static_assert(SHM_MAX_RANKS *LANE_UNIT <= 16 * 1024,
+_Static_assert(SHM_MAX_RANKS *LANE_UNIT <= SHM_CHUNK_MIN_BYTES,
     "each rank has a lane in the smallest chunk");
 
 /* A call as it goes through the lanes. */

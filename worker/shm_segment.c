@@ -19,11 +19,10 @@
  * segment does not grow much beyond SEGMENT_BYTES.
  */
 #define CHUNK_BYTES ((size_t)256 * 1024)
-#define CHUNK_MIN_BYTES ((size_t)16 * 1024)
 #define SEGMENT_BYTES ((size_t)64 * 1024 * 1024)
 
 /* Rank 0's two slots are in use before its first tick: for the names. */
-_Static_assert((size_t)SHM_MAX_RANKS *SHM_NAME_BYTES <= 2 * CHUNK_MIN_BYTES,
+_Static_assert((size_t)SHM_MAX_RANKS *SHM_NAME_BYTES <= 2 * SHM_CHUNK_MIN_BYTES,
     "the names of all ranks fit the slots of one");
 
 static coll_status_t fail_errno(const char *what)
@@ -54,8 +53,8 @@ static size_t lay_out(struct shm_state *s)
 
     if (chunk > CHUNK_BYTES)
         chunk = CHUNK_BYTES;
-    if (chunk < CHUNK_MIN_BYTES)
-        chunk = CHUNK_MIN_BYTES;
+    if (chunk < SHM_CHUNK_MIN_BYTES)
+        chunk = SHM_CHUNK_MIN_BYTES;
     s->chunk_bytes = round_up(chunk, page);
     /* A share of a chunk is rounded up to a cache line, then to pages. */
     s->result_bytes = round_up(s->chunk_bytes / size + 2 * 64, page);

@@ -7,6 +7,85 @@
 #include "tests/unit/coll_harness.h"
 #include "tests/unit/unit.h"
 
+enum { COUNT = 70000 };
+
+static int node_of_two(int rank)
+{
+    return rank / 2;
+}
+
+/* --- Layouts -------------------------------------------------------------- */
+
+/* Where rank's part for each other one begins is its own affair. */
+static size_t part_at(int rank, int to, int size)
+{
+    return (size_t)((to + rank) % size) * (COUNT + 3);
+}
+
+static void scatter_from_own_layouts(
+    struct coll_group *g, int rank, bool is_allocated)
+{
+    size_t bytes = (size_t)g->size * (COUNT + 3) * sizeof(int32_t);
+    size_t counts[8];
+    size_t at[8];
+    int32_t *recv = calloc(COUNT, sizeof(*recv));
+    void *memory = NULL;
+    int32_t *send;
+
+    if (is_allocated)
+        EXPECT_OK(coll_alloc(&memory, bytes));
+    else
+        memory = calloc(1, bytes);
+    send = memory;
+    for (int to = 0; to < g->size; to++) {
+        counts[to] = COUNT - (size_t)to;
+        at[to] = part_at(rank, to, g->size);
+        for (size_t i = 0; i < counts[to]; i++)
+            send[at[to] + i] = (int32_t)i % 1000 * (to + 1) + rank;
+    }
+    EXPECT_OK(
+        coll_reduce_scatter_v(send, counts, at, recv, COLL_INT32, COLL_SUM, g));
+    for (size_t i = 0; i < counts[rank]; i++) {
+        int32_t want = g->size * ((int32_t)i % 1000) * (rank + 1) +
+                       g->size * (g->size - 1) / 2;
+
+        if (recv[i] == want)
+            continue;
+        EXPECT(
+            false, "rank %d, element %zu: %d, not %d", rank, i, recv[i], want);
+        break;
+    }
+    if (is_allocated)
+        EXPECT_OK(coll_free(memory));
+    else
+        free(memory);
+    free(recv);
+}
+
+static void run_layouts(struct coll_group *g, int rank, void *arg)
+{
+    (void)arg;
+    scatter_from_own_layouts(g, rank, false);
+    scatter_from_own_layouts(g, rank, true);
+    scatter_from_own_layouts(g, rank, rank == 1);
+}
+
+START_TEST(each_rank_lays_out_its_own_buffer)
+{
+    static const struct coll_backend *const backends[] = {&coll_backend_shm,
+        &coll_backend_shm, &coll_backend_nodes, &coll_backend_tcp};
+    struct harness_store st;
+
+    harness_backend = backends[_i];
+    harness_node_of = node_of_two;
+    if (_i == 1)
+        setenv("COLL_CMA", "0", 1);
+    harness_store_start(&st);
+    harness_run(&st, 4, 60000, run_layouts, NULL);
+    harness_store_stop(&st);
+}
+END_TEST
+
 /* --- What one rank is told ------------------------------------------------ */
 
 enum { RANKS = 3 };
@@ -60,6 +139,7 @@ int main(void)
     TCase *tc = tcase_create("coll_reach");
 
     tcase_set_timeout(tc, 120);
+    tcase_add_loop_test(tc, each_rank_lays_out_its_own_buffer, 0, 4);
     tcase_add_loop_test(tc, one_rank_may_be_told_not_to_read, 0, RANKS);
     return unit_run("coll_reach", tc);
 }
