@@ -116,10 +116,12 @@ static coll_status_t reduce_block(
     for (int r = 0; r < d->s->size; r++) {
         const struct shm_view *view = &d->views.send[r];
 
-        srcs[r] = shm_reach_get(d->g, d->call, r, view, view->part + offset,
-            len, d->s->scratch + (size_t)r * BLOCK_BYTES);
-        if (srcs[r] == NULL)
-            return COLL_ERR_PEER;
+        coll_status_t status =
+            shm_reach_get(d->g, d->call, r, view, view->part + offset, len,
+                d->s->scratch + (size_t)r * BLOCK_BYTES, &srcs[r]);
+
+        if (status != COLL_OK)
+            return status;
     }
     kernel_reduce(
         dst, srcs, d->s->size, len / d->size, d->call->dtype, d->call->op);

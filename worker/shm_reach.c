@@ -331,13 +331,14 @@ coll_status_t shm_reach_copy(struct coll_group *g, const struct coll_call *call,
     return COLL_OK;
 }
 
-const void *shm_reach_get(struct coll_group *g, const struct coll_call *call,
+coll_status_t shm_reach_get(struct coll_group *g, const struct coll_call *call,
     int rank, const struct shm_view *view, size_t offset, size_t len,
-    void *scratch)
+    void *scratch, const void **out)
 {
-    if (view->base != NULL)
-        return view->base + offset;
-    if (shm_reach_copy(g, call, rank, view, offset, len, scratch) != COLL_OK)
-        return NULL;
-    return scratch;
+    if (view->base != NULL) {
+        *out = view->base + offset;
+        return COLL_OK;
+    }
+    *out = scratch;
+    return shm_reach_copy(g, call, rank, view, offset, len, scratch);
 }

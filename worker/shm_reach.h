@@ -34,11 +34,11 @@ coll_status_t shm_reach_begin(struct coll_group *g,
     const struct coll_call *call, size_t send_bytes, size_t recv_bytes,
     struct shm_views *views);
 
-/* What lies at offset in a view: where it is mapped, or in scratch, into which
- * len bytes are read. NULL: failed, with the sentence. */
-const void *shm_reach_get(struct coll_group *g, const struct coll_call *call,
+/* *out: what lies at offset in a view, where it is mapped, or in scratch, into
+ * which len bytes are read. */
+coll_status_t shm_reach_get(struct coll_group *g, const struct coll_call *call,
     int rank, const struct shm_view *view, size_t offset, size_t len,
-    void *scratch);
+    void *scratch, const void **out);
 
 /* Copies what lies there. */
 coll_status_t shm_reach_copy(struct coll_group *g, const struct coll_call *call,

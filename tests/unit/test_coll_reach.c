@@ -2,7 +2,10 @@
  * Large operations on one node, where ranks take what they need from each
  * other's buffers: what only one of them is told, does, or is refused.
  */
+#include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "tests/unit/coll_harness.h"
 #include "tests/unit/unit.h"
@@ -134,6 +137,66 @@ START_TEST(one_rank_may_be_told_not_to_read)
 }
 END_TEST
 
+/* --- What the kernel refuses ---------------------------------------------- */
+
+static bool is_refusing;
+static _Atomic int system_errors;
+
+/* Stands in for libc's, also in the library under test. Of some memory, that
+ * of devices, the kernel gives nothing, though it permits to read the rest. */
+ssize_t process_vm_readv(pid_t pid, const struct iovec *here,
+    unsigned long here_count, const struct iovec *there,
+    unsigned long there_count, unsigned long flags)
+{
+    static ssize_t (*real)(pid_t, const struct iovec *, unsigned long,
+        const struct iovec *, unsigned long, unsigned long);
+
+    if (is_refusing && here->iov_len > sizeof(uint64_t)) {
+        errno = EFAULT;
+        return -1;
+    }
+    if (real == NULL)
+        *(void **)&real = dlsym(RTLD_NEXT, "process_vm_readv");
+    return real(pid, here, here_count, there, there_count, flags);
+}
+
+/* It is nobody's death: the launcher must not take it for one. Who is first
+ * tells the other one. */
+static void run_refused(struct coll_group *g, int rank, void *arg)
+{
+    size_t count = 1 << 20;
+    float *x = calloc(count, sizeof(*x));
+    float *y = calloc(count, sizeof(*y));
+    coll_status_t status;
+
+    (void)rank;
+    if (arg == NULL)
+        status = coll_all_gather(x, y, count / 2, COLL_FLOAT32, g);
+    else
+        status = coll_all_reduce(x, y, count, COLL_FLOAT32, COLL_SUM, g);
+    EXPECT(status == COLL_ERR_SYSTEM || status == COLL_ERR_PEER, "%s",
+        coll_strerror(status));
+    EXPECT(
+        strstr(coll_last_error(), "#1: cannot read the buffer of rank") != NULL,
+        "%s", coll_last_error());
+    if (status == COLL_ERR_SYSTEM)
+        atomic_fetch_add(&system_errors, 1);
+    free(x);
+    free(y);
+}
+
+START_TEST(memory_that_cannot_be_read_is_named)
+{
+    struct harness_store st;
+
+    is_refusing = true;
+    harness_store_start(&st);
+    harness_run(&st, 2, 60000, run_refused, _i == 0 ? NULL : &_i);
+    harness_store_stop(&st);
+    ck_assert_int_ge(atomic_load(&system_errors), 1);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("coll_reach");
@@ -141,5 +204,6 @@ int main(void)
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, each_rank_lays_out_its_own_buffer, 0, 4);
     tcase_add_loop_test(tc, one_rank_may_be_told_not_to_read, 0, RANKS);
+    tcase_add_loop_test(tc, memory_that_cannot_be_read_is_named, 0, 2);
     return unit_run("coll_reach", tc);
 }
