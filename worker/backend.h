@@ -31,6 +31,9 @@
     X(COLL_KIND_ALL_REDUCE_COALESCED, "all_reduce_coalesced")                  \
     X(COLL_KIND_ALL_GATHER_COALESCED, "all_gather_coalesced")                  \
     X(COLL_KIND_REDUCE_SCATTER_COALESCED, "reduce_scatter_coalesced")          \
+    X(COLL_KIND_GROUP_SPLIT, "group_split")                                    \
+    X(COLL_KIND_BROADCAST_OBJECT, "broadcast_object")                          \
+    X(COLL_KIND_ALL_GATHER_OBJECT, "all_gather_object")                        \
     X(COLL_KIND_SEND, "send")                                                  \
     X(COLL_KIND_RECV, "recv")
 

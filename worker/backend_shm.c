@@ -138,6 +138,9 @@ static coll_status_t run_staged(
     case COLL_KIND_ALL_REDUCE_COALESCED:
     case COLL_KIND_ALL_GATHER_COALESCED:
     case COLL_KIND_REDUCE_SCATTER_COALESCED:
+    case COLL_KIND_GROUP_SPLIT:
+    case COLL_KIND_BROADCAST_OBJECT:
+    case COLL_KIND_ALL_GATHER_OBJECT:
     case COLL_KIND_SEND:
     case COLL_KIND_RECV:
         break; /* the core's */

@@ -25,9 +25,21 @@ static enum coll_kind kind_of_part(enum coll_kind kind)
         return COLL_KIND_ALL_GATHER;
     case COLL_KIND_REDUCE_SCATTER_COALESCED:
         return COLL_KIND_REDUCE_SCATTER;
+    case COLL_KIND_GROUP_SPLIT:
+    case COLL_KIND_ALL_GATHER_OBJECT:
+        return COLL_KIND_ALL_GATHER;
+    case COLL_KIND_BROADCAST_OBJECT:
+        return COLL_KIND_BROADCAST;
     default:
         return kind;
     }
+}
+
+static bool is_coalesced(enum coll_kind kind)
+{
+    return kind == COLL_KIND_ALL_REDUCE_COALESCED ||
+           kind == COLL_KIND_ALL_GATHER_COALESCED ||
+           kind == COLL_KIND_REDUCE_SCATTER_COALESCED;
 }
 
 bool coll_many_is(const struct coll_call *call)
@@ -76,6 +88,7 @@ static coll_status_t run_scaled(
         part.sendbuf = scaled;
     }
     part.has_factor = false;
+    part.whole = call;
     status = g->backend->run(g, &part);
     free(scaled);
     return status;
@@ -179,6 +192,8 @@ coll_status_t coll_many_run(struct coll_group *g, const struct coll_call *call)
     if (part.kind == call->kind)
         return run_scaled(g, call);
     part.whole = call;
+    if (!is_coalesced(call->kind))
+        return g->backend->run(g, &part);
     if (call->nmany == 0) {
         part.kind = COLL_KIND_BARRIER;
         return g->backend->run(g, &part);

@@ -1,5 +1,5 @@
-/* Operations that are more than one call of the back end: on many buffers, and
- * with a factor. */
+/* Operations that the core makes of calls of the back end: on many buffers,
+ * with a factor, and those that have a name of their own only. */
 #ifndef COLL_MANY_H
 #define COLL_MANY_H
 

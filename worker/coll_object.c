@@ -12,6 +12,13 @@ coll_status_t coll_broadcast_object(
         coll_group_get(group, "coll_broadcast_object", &status);
     void *copy = NULL;
     uint64_t n;
+    struct coll_call call = {
+        .kind = COLL_KIND_BROADCAST_OBJECT,
+        .dtype = COLL_UINT64,
+        .root = root,
+        .count = 1,
+        .recvbuf = &n,
+    };
 
     if (g == NULL)
         return status;
@@ -26,7 +33,7 @@ coll_status_t coll_broadcast_object(
         return coll_fail(COLL_ERR_ARGUMENT,
             "coll_broadcast_object: *data is NULL, *len is %zu", *len);
     n = g->rank == root ? *len : 0;
-    status = coll_broadcast(&n, 1, COLL_UINT64, root, g);
+    status = coll_group_run(g, &call);
     if (status != COLL_OK)
         return status;
     if (g->rank == root)
@@ -58,6 +65,13 @@ coll_status_t coll_all_gather_object(
     struct coll_group *g =
         coll_group_get(group, "coll_all_gather_object", &status);
     uint64_t n = len;
+    struct coll_call call = {
+        .kind = COLL_KIND_ALL_GATHER_OBJECT,
+        .dtype = COLL_UINT64,
+        .count = 1,
+        .sendbuf = &n,
+        .recvbuf = lens,
+    };
     size_t sum = 0;
     char *block;
 
@@ -70,7 +84,7 @@ coll_status_t coll_all_gather_object(
             : lens == NULL ? "lens"
                            : "data");
     _Static_assert(sizeof(size_t) == sizeof(uint64_t), "lens holds them");
-    status = coll_all_gather(&n, lens, 1, COLL_UINT64, g);
+    status = coll_group_run(g, &call);
     if (status != COLL_OK)
         return status;
     for (int r = 0; r < g->size && sum <= PTRDIFF_MAX; r++)

@@ -69,6 +69,7 @@ static bool has_root(enum coll_kind kind)
 {
     switch (kind) {
     case COLL_KIND_BROADCAST:
+    case COLL_KIND_BROADCAST_OBJECT:
     case COLL_KIND_REDUCE:
     case COLL_KIND_GATHER:
     case COLL_KIND_SCATTER:

@@ -18,7 +18,7 @@ struct coll_signature coll_signature_of(const struct coll_call *call)
     return (struct coll_signature){
         .kind = (uint8_t)c->kind,
         .dtype = (uint8_t)c->dtype,
-        .op = (uint8_t)c->op,
+        .op = c->has_factor ? COLL_SIGNATURE_PREMUL : (uint8_t)c->op,
         .root = c->root,
         .count = c->kind == COLL_KIND_ALL_TO_ALL_V ? 0 : c->count,
         .seq = (uint32_t)c->seq,
@@ -32,6 +32,12 @@ bool coll_signature_is_same(
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
+static const char *op_name(const struct coll_signature *sig)
+{
+    return sig->op == COLL_SIGNATURE_PREMUL ? "premul_sum"
+                                            : coll_op_name(sig->op);
+}
+
 void coll_signature_text(
     char *out, size_t cap, const struct coll_signature *sig)
 {
@@ -43,11 +49,14 @@ void coll_signature_text(
     case COLL_KIND_ALL_REDUCE:
     case COLL_KIND_REDUCE_SCATTER:
         snprintf(out, cap, "%s(count=%llu, %s, %s)", kind, count, dtype,
-            coll_op_name(sig->op));
+            op_name(sig));
         return;
     case COLL_KIND_REDUCE:
         snprintf(out, cap, "%s(count=%llu, %s, %s, root=%d)", kind, count,
-            dtype, coll_op_name(sig->op), (int)sig->root);
+            dtype, op_name(sig), (int)sig->root);
+        return;
+    case COLL_KIND_BROADCAST_OBJECT:
+        snprintf(out, cap, "%s(root=%d)", kind, (int)sig->root);
         return;
     case COLL_KIND_BROADCAST:
     case COLL_KIND_GATHER:
@@ -68,12 +77,14 @@ void coll_signature_text(
     case COLL_KIND_ALL_REDUCE_COALESCED:
     case COLL_KIND_REDUCE_SCATTER_COALESCED:
         snprintf(out, cap, "%s(sum %llu of counts %08x, %s, %s)", kind, count,
-            (unsigned)sig->extra, dtype, coll_op_name(sig->op));
+            (unsigned)sig->extra, dtype, op_name(sig));
         return;
     case COLL_KIND_ALL_TO_ALL_V:
         snprintf(out, cap, "%s(%s)", kind, dtype);
         return;
     case COLL_KIND_BARRIER:
+    case COLL_KIND_GROUP_SPLIT:
+    case COLL_KIND_ALL_GATHER_OBJECT:
     case COLL_KIND_SEND:
     case COLL_KIND_RECV:
         break;

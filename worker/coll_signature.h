@@ -16,6 +16,9 @@ struct coll_signature {
     uint32_t extra;
 };
 
+/* In place of a reduction: SUM of what has been multiplied with a factor. */
+#define COLL_SIGNATURE_PREMUL 255
+
 /* Of a part, the signature is that of the whole. */
 struct coll_signature coll_signature_of(const struct coll_call *call);
 

@@ -173,6 +173,21 @@ static int choose(const struct coll_group *g, int color, const int32_t *words,
     return n;
 }
 
+/* All ranks get what all others say. */
+static coll_status_t exchange_words(
+    struct coll_group *g, const int32_t own[2], int32_t *words)
+{
+    struct coll_call call = {
+        .kind = COLL_KIND_GROUP_SPLIT,
+        .dtype = COLL_INT32,
+        .count = 2,
+        .sendbuf = own,
+        .recvbuf = words,
+    };
+
+    return coll_group_run(g, &call);
+}
+
 coll_status_t coll_group_split(coll_group_t **out, coll_group_t *parent,
     int color, int key, const coll_group_options_t *options)
 {
@@ -201,7 +216,7 @@ coll_status_t coll_group_split(coll_group_t **out, coll_group_t *parent,
     if (words == NULL || members == NULL || ranks == NULL)
         status = coll_fail(COLL_ERR_MEMORY, "coll_group_split: out of memory");
     else
-        status = coll_all_gather(own, words, 2, COLL_INT32, g);
+        status = exchange_words(g, own, words);
     if (status == COLL_OK && color == COLL_NO_COLOR)
         *out = NULL;
     else if (status == COLL_OK)

@@ -511,13 +511,17 @@ static coll_status_t tcp_channel_blame(
 
 /* --- Leaving -------------------------------------------------------------- */
 
-/* What is not read when a socket is closed would undo what was sent. */
-static void read_off(int fd)
+/* What is not read when a socket is closed would undo what was sent. Whether
+ * the other side is still there. */
+static bool read_off(int fd)
 {
     char scratch[4096];
+    ssize_t n;
 
-    while (fd >= 0 && recv(fd, scratch, sizeof(scratch), MSG_DONTWAIT) > 0)
-        continue;
+    do {
+        n = recv(fd, scratch, sizeof(scratch), MSG_DONTWAIT);
+    } while (n > 0 || (n < 0 && errno == EINTR));
+    return n < 0 && errno == EAGAIN;
 }
 
 static bool is_on_its_way(const struct p2p_peer *peer)
@@ -526,8 +530,9 @@ static bool is_on_its_way(const struct p2p_peer *peer)
 
     if (peer->wire == NULL || !peer->wire->can_write || peer->wire->out < 0)
         return false;
-    read_off(peer->wire->out);
-    return ioctl(peer->wire->out, SIOCOUTQ, &unsent) == 0 && unsent > 0;
+    /* Of a socket that was reset the kernel counts what nobody will read. */
+    return read_off(peer->wire->out) &&
+           ioctl(peer->wire->out, SIOCOUTQ, &unsent) == 0 && unsent > 0;
 }
 
 static void say_goodbye(struct p2p_peer *peer)

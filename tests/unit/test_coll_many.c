@@ -656,6 +656,40 @@ START_TEST(bad_objects_are_refused)
 }
 END_TEST
 
+/* What calls are made of is not what they are called. */
+static void named_as_called(struct coll_group *g, int rank, void *arg)
+{
+    size_t lens[2];
+    void *data = NULL;
+
+    (void)arg;
+    EXPECT_FAILS(rank == 0 ? coll_all_gather_object("x", 1, &data, lens, g)
+                           : coll_barrier(g),
+        COLL_ERR_MISMATCH,
+        "rank 0 called all_gather_object(), rank 1 called barrier()");
+}
+
+static void factor_or_none(struct coll_group *g, int rank, void *arg)
+{
+    coll_op_t op = COLL_SUM;
+    float x = 1;
+
+    (void)arg;
+    if (rank == 1)
+        EXPECT_OK(coll_op_premul_sum(&op, 1));
+    EXPECT_FAILS(coll_all_reduce(&x, &x, 1, COLL_FLOAT32, op, g),
+        COLL_ERR_MISMATCH, "premul_sum");
+    if (rank == 1)
+        EXPECT_OK(coll_op_free(op));
+}
+
+START_TEST(calls_that_differ_have_their_names)
+{
+    on(2, named_as_called, NULL);
+    on(2, factor_or_none, NULL);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("many");
@@ -674,5 +708,6 @@ int main(void)
     tcase_add_loop_test(tc, many_buffers_may_be_in_place, 0, SIZES);
     tcase_add_loop_test(tc, objects_of_any_length_arrive, 0, SIZES);
     tcase_add_test(tc, bad_objects_are_refused);
+    tcase_add_test(tc, calls_that_differ_have_their_names);
     return unit_run("coll_many", tc);
 }
