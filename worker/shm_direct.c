@@ -285,7 +285,7 @@ static coll_status_t run(
 {
     const struct coll_call *call = d->call;
     const struct shm_views *v = &d->views;
-    bool is_read = v->may_read && x->transfer >= READ_MIN_BYTES;
+    bool is_read = v->may_read;
     bool is_read_and_reduced = v->may_read &&
                                x->transfer >= READ_AND_REDUCE_MIN_BYTES &&
                                d->s->size <= READ_MAX_RANKS;
@@ -356,7 +356,8 @@ coll_status_t shm_direct(
         return COLL_OK;
     if (scratch_of(d.s) == NULL)
         return coll_fail(COLL_ERR_MEMORY, "out of memory for an operation");
-    status = shm_reach_begin(g, call, x.send, x.recv, &d.views);
+    status = shm_reach_begin(
+        g, call, x.send, x.recv, x.transfer >= READ_MIN_BYTES, &d.views);
     if (status != COLL_OK)
         return status;
     d.s->has_begun = true;

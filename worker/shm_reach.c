@@ -25,6 +25,7 @@ struct offer {
     uint64_t send_address, recv_address;
     uint64_t send_bytes, recv_bytes;
     uint64_t probe_address, probe; /* what is to be read there */
+    uint64_t is_readable; /* by the kernel, where it is not mapped */
     /* reduce_scatter_v: [size] where in the send buffer each rank's part
      * begins, in elements. */
     uint64_t parts[];
@@ -187,6 +188,7 @@ static coll_status_t view_rank(struct shm_state *s,
         send->part = offer->parts[s->rank] * coll_dtype_size(call->dtype);
     views->all_send_mapped &= offer->send_bytes == 0 || offer->send.len > 0;
     views->all_recv_mapped &= offer->recv_bytes == 0 || offer->recv.len > 0;
+    views->may_read &= offer->is_readable != 0;
     if (rank == s->rank) {
         send->base = (char *)(uintptr_t)offer->send_address;
         recv->base = (char *)(uintptr_t)offer->recv_address;
@@ -234,9 +236,24 @@ static coll_status_t probe(struct coll_group *g, const struct coll_call *call)
     return COLL_OK;
 }
 
+/* The memory of a device, which a driver has mapped, is memory like any other
+ * but for this. A buffer is taken to be of one kind from end to end. */
+static bool is_readable(const void *buf, size_t len)
+{
+    char found[2];
+    struct iovec here = {found, sizeof(found)};
+    struct iovec there[] = {
+        {(void *)buf, 1},
+        {(char *)buf + len - 1, 1},
+    };
+
+    return process_vm_readv(getpid(), &here, 1, there, 2, 0) ==
+           (ssize_t)sizeof(found);
+}
+
 coll_status_t shm_reach_begin(struct coll_group *g,
     const struct coll_call *call, size_t send_bytes, size_t recv_bytes,
-    struct shm_views *views)
+    bool wants_read, struct shm_views *views)
 {
     struct shm_state *s = g->state;
     struct offer *offer =
@@ -261,6 +278,12 @@ coll_status_t shm_reach_begin(struct coll_group *g,
         coll_memory_find(&offer->send, call->sendbuf, send_bytes);
     if (recv_bytes > 0)
         coll_memory_find(&offer->recv, call->recvbuf, recv_bytes);
+    wants_read &= s->reach->may_read != READ_NO;
+    offer->is_readable = wants_read &&
+                         (send_bytes == 0 || offer->send.len > 0 ||
+                             is_readable(call->sendbuf, send_bytes)) &&
+                         (recv_bytes == 0 || offer->recv.len > 0 ||
+                             is_readable(call->recvbuf, recv_bytes));
     if (offer->send.len > 0 || offer->recv.len > 0)
         status = hand_out_memory(s, call);
     if (status == COLL_OK)
@@ -270,6 +293,7 @@ coll_status_t shm_reach_begin(struct coll_group *g,
         .recv = s->reach->views + s->size,
         .all_send_mapped = true,
         .all_recv_mapped = true,
+        .may_read = true,
     };
     for (int r = 0; status == COLL_OK && r < s->size; r++) {
         if (s->reach->peers[r].maps_count > MAPS_MAX - 2)
@@ -279,7 +303,7 @@ coll_status_t shm_reach_begin(struct coll_group *g,
     if (status == COLL_OK && s->reach->may_read == READ_UNKNOWN &&
         !(views->all_send_mapped && views->all_recv_mapped))
         status = probe(g, call);
-    views->may_read = s->reach->may_read == READ_YES;
+    views->may_read &= s->reach->may_read == READ_YES;
     return status;
 }
 

@@ -18,21 +18,22 @@ struct shm_view {
 struct shm_reach; /* in struct shm_state, NULL until the first large call */
 
 /*
- * The first tick of a large call: every rank says where its buffers are.
- * *all_mapped and *all_reached are the same on all ranks afterwards: whether
- * every rank can see the buffers that the call is about as its own memory, or
- * can at least read them. The views are valid during the call.
+ * The first tick of a large call: every rank says where its buffers are. What
+ * begins with all or may is the same on all ranks afterwards: whether every
+ * rank can see the buffers that the call is about as its own memory, or can at
+ * least read them. The views are valid during the call.
  */
 struct shm_views {
     struct shm_view *send; /* [size] */
     struct shm_view *recv; /* [size] */
     bool all_send_mapped, all_recv_mapped;
-    bool may_read; /* the kernel permits all ranks to read all others */
+    bool may_read; /* the kernel gives all ranks the buffers of all others */
 };
 
+/* wants_read, the same on all ranks: else may_read is not found out. */
 coll_status_t shm_reach_begin(struct coll_group *g,
     const struct coll_call *call, size_t send_bytes, size_t recv_bytes,
-    struct shm_views *views);
+    bool wants_read, struct shm_views *views);
 
 /* *out: what lies at offset in a view, where it is mapped, or in scratch, into
  * which len bytes are read. */

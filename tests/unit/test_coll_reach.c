@@ -139,7 +139,8 @@ END_TEST
 
 /* --- What the kernel refuses ---------------------------------------------- */
 
-static bool is_refusing;
+/* NO_BYTE: nor can a rank read its own. */
+static enum { ALL, NO_PART, NO_BYTE } refused;
 static _Atomic int system_errors;
 
 /* Stands in for libc's, also in the library under test. Of some memory, that
@@ -151,7 +152,8 @@ ssize_t process_vm_readv(pid_t pid, const struct iovec *here,
     static ssize_t (*real)(pid_t, const struct iovec *, unsigned long,
         const struct iovec *, unsigned long, unsigned long);
 
-    if (is_refusing && here->iov_len > sizeof(uint64_t)) {
+    if ((refused != ALL && here->iov_len > sizeof(uint64_t)) ||
+        (refused == NO_BYTE && here->iov_len < sizeof(uint64_t))) {
         errno = EFAULT;
         return -1;
     }
@@ -189,11 +191,40 @@ START_TEST(memory_that_cannot_be_read_is_named)
 {
     struct harness_store st;
 
-    is_refusing = true;
+    refused = NO_PART;
     harness_store_start(&st);
     harness_run(&st, 2, 60000, run_refused, _i == 0 ? NULL : &_i);
     harness_store_stop(&st);
     ck_assert_int_ge(atomic_load(&system_errors), 1);
+}
+END_TEST
+
+static void run_beside(struct coll_group *g, int rank, void *arg)
+{
+    size_t count = 1 << 20;
+    float *x = malloc(count * sizeof(*x));
+    float *all = malloc(count * RANKS * sizeof(*x));
+
+    (void)arg;
+    for (size_t i = 0; i < count; i++)
+        x[i] = (float)(i % 100) + (float)rank;
+    EXPECT_OK(coll_all_gather(x, all, count, COLL_FLOAT32, g));
+    for (int r = 0; r < g->size; r++)
+        EXPECT(all[(size_t)r * count + 57] == (float)(57 + r), "rank %d", r);
+    EXPECT_OK(coll_all_reduce(x, x, count, COLL_FLOAT32, COLL_SUM, g));
+    EXPECT(is_sum(x, count), "rank %d has wrong sums", rank);
+    free(x);
+    free(all);
+}
+
+START_TEST(memory_of_a_device_is_memory)
+{
+    struct harness_store st;
+
+    refused = NO_BYTE;
+    harness_store_start(&st);
+    harness_run(&st, RANKS, 60000, run_beside, NULL);
+    harness_store_stop(&st);
 }
 END_TEST
 
@@ -205,5 +236,6 @@ int main(void)
     tcase_add_loop_test(tc, each_rank_lays_out_its_own_buffer, 0, 4);
     tcase_add_loop_test(tc, one_rank_may_be_told_not_to_read, 0, RANKS);
     tcase_add_loop_test(tc, memory_that_cannot_be_read_is_named, 0, 2);
+    tcase_add_test(tc, memory_of_a_device_is_memory);
     return unit_run("coll_reach", tc);
 }
