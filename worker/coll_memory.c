@@ -120,16 +120,53 @@ static ssize_t choose(size_t len)
         heap.extents = more;
         heap.room = room;
     }
+    /* Huge pages need both the address and the offset to be whole ones. */
+    if (len >= HUGE_BYTES)
+        heap.end = (heap.end + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
     heap.extents[heap.count] = (struct extent){.at = heap.end, .len = len};
     heap.end += len;
     heap.count++;
     return (ssize_t)(heap.count - 1);
 }
 
+int coll_memory_map(char **out, int fd, uint64_t at, size_t len, int populate)
+{
+    size_t unit = len >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES;
+    size_t room = len + unit - PAGE_BYTES;
+    size_t skip;
+    char *memory = mmap(NULL, room, PROT_NONE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (memory == MAP_FAILED)
+        return -errno;
+    skip = (size_t)(-(uintptr_t)memory % unit);
+    if (mmap(memory + skip, len, PROT_READ | PROT_WRITE,
+            MAP_SHARED | MAP_FIXED | populate, fd, (off_t)at) == MAP_FAILED) {
+        int rc = -errno;
+
+        munmap(memory, room);
+        return rc;
+    }
+    if (skip > 0)
+        munmap(memory, skip);
+    if (room > skip + len)
+        munmap(memory + skip + len, room - skip - len);
+    *out = memory + skip;
+    if (len >= HUGE_BYTES)
+        madvise(*out, len, MADV_HUGEPAGE); /* a hint */
+    return 0;
+}
+
+/* Gives back the pages of an extent: they are zeros then. */
+static void punch(const struct extent *e)
+{
+    fallocate(heap.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)e->at,
+        (off_t)e->len);
+}
+
 /* Reserved, so that no page can be missing later. 0 or a negative errno. */
 static int map(struct extent *e)
 {
-    void *memory;
     int rc;
 
     do {
@@ -137,14 +174,10 @@ static int map(struct extent *e)
     } while (rc < 0 && errno == EINTR);
     if (rc < 0)
         return -errno;
-    memory = mmap(NULL, e->len, PROT_READ | PROT_WRITE, MAP_SHARED, heap.fd,
-        (off_t)e->at);
-    if (memory == MAP_FAILED)
-        return -errno;
-    if (e->len >= HUGE_BYTES)
-        madvise(memory, e->len, MADV_HUGEPAGE); /* a hint */
-    e->memory = memory;
-    return 0;
+    rc = coll_memory_map(&e->memory, heap.fd, e->at, e->len, 0);
+    if (rc < 0)
+        punch(e);
+    return rc;
 }
 
 static void swap(size_t a, size_t b)
@@ -224,8 +257,7 @@ coll_status_t coll_free(void *memory)
         e = heap.extents[rank - 1];
         munmap(e.memory, e.len);
         if (heap.pid == getpid())
-            fallocate(heap.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                (off_t)e.at, (off_t)e.len);
+            punch(&e);
         memmove(&heap.extents[rank - 1], &heap.extents[rank],
             (heap.used - rank) * sizeof(*heap.extents));
         heap.used--;

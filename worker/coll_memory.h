@@ -18,6 +18,11 @@ struct coll_extent {
 /* Looks up len bytes at buf. */
 void coll_memory_find(struct coll_extent *out, const void *buf, size_t len);
 
+/* Maps an extent of a memfd, this process's or another's, at an address that
+ * suits huge pages if it is large. populate: 0 or MAP_POPULATE. 0 or a negative
+ * errno. */
+int coll_memory_map(char **out, int fd, uint64_t at, size_t len, int populate);
+
 /* The memfd, which is the library's; -1 while nothing was allocated. */
 int coll_memory_fd(void);
 

@@ -138,7 +138,8 @@ static coll_status_t map_extent(struct shm_state *s,
     char **base)
 {
     struct reach_peer *peer = &s->reach->peers[rank];
-    void *memory;
+    char *memory;
+    int rc;
 
     for (int i = 0; i < peer->maps_count; i++) {
         const struct mapping *m = &peer->maps[i];
@@ -154,15 +155,13 @@ static coll_status_t map_extent(struct shm_state *s,
     }
     if (peer->fd < 0)
         return fail(call, "the memory of another rank did not come", EBADF);
-    memory = mmap(NULL, extent->len, PROT_READ | PROT_WRITE,
-        MAP_SHARED | MAP_POPULATE, peer->fd, (off_t)extent->at);
-    if (memory == MAP_FAILED)
-        return fail(call, "map the memory of another rank", errno);
-    if (extent->len >= (uint64_t)2 << 20)
-        madvise(memory, extent->len, MADV_HUGEPAGE);
+    rc = coll_memory_map(
+        &memory, peer->fd, extent->at, extent->len, MAP_POPULATE);
+    if (rc < 0)
+        return fail(call, "map the memory of another rank", -rc);
     peer->maps[peer->maps_count++] =
         (struct mapping){extent->at, extent->len, memory};
-    *base = (char *)memory + extent->offset;
+    *base = memory + extent->offset;
     return COLL_OK;
 }
 
