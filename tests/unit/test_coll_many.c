@@ -303,12 +303,10 @@ static void premultiplied(struct coll_group *g, int rank, void *arg)
         free(x);
         free(y);
     }
-    if (rank != 2) {
-        EXPECT_OK(coll_op_free(op));
-        EXPECT_FAILS(coll_op_free(op), COLL_ERR_ARGUMENT, "no reduction");
-        EXPECT_FAILS(coll_all_reduce(NULL, NULL, 0, COLL_INT32, op, g),
-            COLL_ERR_ARGUMENT, "unknown reduction");
-    }
+    EXPECT_OK(coll_op_free(op));
+    EXPECT_FAILS(coll_op_free(op), COLL_ERR_ARGUMENT, "no reduction");
+    EXPECT_FAILS(coll_all_reduce(NULL, NULL, 0, COLL_INT32, op, g),
+        COLL_ERR_ARGUMENT, "unknown reduction");
     EXPECT_FAILS(coll_op_free(COLL_SUM), COLL_ERR_ARGUMENT, "no reduction");
     EXPECT_FAILS(coll_op_premul_sum(NULL, 1), COLL_ERR_ARGUMENT, "op is NULL");
 }
