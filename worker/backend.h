@@ -118,7 +118,7 @@ struct coll_group {
     char failure_text[512];
     _Atomic bool is_aborted; /* ends every wait of this rank */
     _Atomic bool must_tell; /* the other ranks do not know of the failure */
-    _Atomic uint32_t messages; /* works of messages that are not done */
+    _Atomic uint32_t messages; /* calls and works of them that are not done */
     int *own_names; /* NULL or what names points to */
     struct coll_group *prev, *next; /* the groups of this process */
 };

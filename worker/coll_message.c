@@ -1,4 +1,5 @@
 /* The public messages: coll_send() and its like, over the group's engine. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,14 +84,16 @@ static coll_status_t run(
         return status;
     call = describe(g, m);
     op.call = &call;
+    atomic_fetch_add(&g->messages, 1);
     ticket = coll_recorder_enter(g, &call, now_ns);
     status = p2p_run(g->p2p, &op, 1);
     coll_recorder_finish(ticket, status, now_ns);
     if (status != COLL_OK)
-        return coll_group_fail(g, status);
-    if (source != NULL)
+        coll_group_fail(g, status);
+    else if (source != NULL)
         *source = op.source;
-    return COLL_OK;
+    atomic_fetch_sub(&g->messages, 1);
+    return status;
 }
 
 coll_status_t coll_send(const void *buf, size_t count, coll_dtype_t dtype,
