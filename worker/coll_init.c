@@ -12,6 +12,7 @@
 
 #include "coll_agent.h"
 #include "coll_fds.h"
+#include "coll_work.h"
 #include "coll_worker.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/worker_env.h"
@@ -433,8 +434,11 @@ bool coll_is_initialized(void)
 
 coll_status_t coll_destroy(void)
 {
+    coll_status_t status = coll_work_check_thread("coll_destroy");
     bool is_broken;
 
+    if (status != COLL_OK)
+        return status;
     if (job.group == NULL)
         return coll_fail(COLL_ERR_STATE,
             "coll_destroy: not initialized; call coll_init() first");

@@ -12,6 +12,7 @@
 #include "coll_fds.h"
 #include "coll_job.h"
 #include "coll_recorder.h"
+#include "coll_work.h"
 #include "rendezvous/base/clock.h"
 
 /* function: that of the public call. NULL stands for the defaults. */
@@ -238,6 +239,9 @@ coll_status_t coll_group_destroy(coll_group_t *group)
             "coll_group_destroy: the default group is left by coll_destroy()");
     g = coll_group_get(group, "coll_group_destroy", &status);
     if (g == NULL)
+        return status;
+    status = coll_work_check_thread("coll_group_destroy");
+    if (status != COLL_OK)
         return status;
     if (coll_group_is_in_use(g))
         return coll_fail(COLL_ERR_STATE,

@@ -35,6 +35,9 @@ struct coll_work {
     char text[512];
 };
 
+/* This thread runs functions of coll_work_then(), one within the other. */
+static _Thread_local int calls;
+
 /* --- Life ----------------------------------------------------------------- */
 
 static void work_free(struct coll_work *w)
@@ -87,14 +90,26 @@ static void finish(struct coll_work *w)
     then = w->then;
     pthread_cond_broadcast(&w->done);
     pthread_mutex_unlock(&w->lock);
-    if (then != NULL)
+    if (then != NULL) {
+        calls++;
         then(result(w), w->then_arg);
+        calls--;
+    }
     pthread_mutex_lock(&w->lock);
     w->g = NULL; /* now it may be freed by whoever gives it back */
     is_given_back = w->is_given_back;
     pthread_mutex_unlock(&w->lock);
     if (is_given_back)
         work_free(w);
+}
+
+coll_status_t coll_work_check_thread(const char *function)
+{
+    return calls == 0 ? COLL_OK
+                      : coll_fail(COLL_ERR_STATE,
+                            "%s: called by a function of coll_work_then(), "
+                            "which the group may be running",
+                            function);
 }
 
 /* The first failure counts; the calling thread's sentence goes with it. */

@@ -28,4 +28,8 @@ void coll_work_post(coll_work_t *work, const struct coll_call *call);
 /* Instead of that. */
 void coll_work_discard(coll_work_t *work);
 
+/* Fails in a function of coll_work_then() that a thread of the library runs:
+ * what that thread needs is not to be freed there. function: the public one. */
+coll_status_t coll_work_check_thread(const char *function);
+
 #endif

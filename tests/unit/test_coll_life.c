@@ -104,6 +104,67 @@ START_TEST(a_group_is_not_destroyed_under_a_message)
 }
 END_TEST
 
+/* --- Functions ------------------------------------------------------------ */
+
+struct wish {
+    struct coll_group *g;
+    _Atomic int calls;
+};
+
+static void destroy_cb(coll_status_t status, void *arg)
+{
+    struct wish *wish = arg;
+
+    EXPECT(status == COLL_OK, "%s", coll_strerror(status));
+    EXPECT_FAILS(coll_group_destroy(wish->g), COLL_ERR_STATE,
+        "coll_group_destroy: called by a function of coll_work_then()");
+    EXPECT_FAILS(coll_destroy(), COLL_ERR_STATE, "coll_destroy: called by");
+    atomic_fetch_add(&wish->calls, 1);
+}
+
+/* The first one is in line behind an operation that cannot be over before the
+ * function is known. */
+static void destroy_in_a_function(struct coll_group *g, int rank, void *arg)
+{
+    struct coll_group *other = join_other(g);
+    struct wish wish = {.g = other};
+    coll_work_t *sum = NULL;
+    coll_work_t *message = NULL;
+    int64_t x = rank;
+    int32_t y = 0;
+
+    (void)arg;
+    if (other == NULL)
+        return;
+    if (rank == 0) {
+        EXPECT_OK(coll_all_reduce_async(
+            &x, &x, 1, COLL_INT64, COLL_SUM, other, &sum));
+        EXPECT_OK(coll_irecv(&y, 1, COLL_INT32, 1, 0, other, &message));
+        EXPECT_OK(coll_work_then(sum, destroy_cb, &wish));
+        EXPECT_OK(coll_work_then(message, destroy_cb, &wish));
+    }
+    EXPECT_OK(coll_barrier(g));
+    if (rank == 1) {
+        EXPECT_OK(coll_all_reduce(&x, &x, 1, COLL_INT64, COLL_SUM, other));
+        EXPECT_OK(coll_send(&y, 1, COLL_INT32, 0, 0, other));
+    }
+    if (rank == 0) {
+        EXPECT_OK(coll_work_wait(sum, 0));
+        EXPECT_OK(coll_work_wait(message, 0));
+        while (atomic_load(&wish.calls) < 2)
+            sched_yield();
+        coll_work_free(sum);
+        coll_work_free(message);
+    }
+    EXPECT_OK(coll_group_destroy(other));
+}
+
+START_TEST(a_function_destroys_no_group)
+{
+    harness_run(&store, 2, TIMEOUT_MS, destroy_in_a_function, NULL);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("coll_life");
@@ -111,5 +172,6 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, a_group_is_not_destroyed_under_a_message);
+    tcase_add_test(tc, a_function_destroys_no_group);
     return unit_run("coll_life", tc);
 }

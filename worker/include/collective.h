@@ -777,8 +777,8 @@ COLL_API int coll_work_source(const coll_work_t *work);
 /*
  * Has fn called with the result once it is done, by a thread of the library or,
  * if it is done already, at once; coll_last_error() then is what the wait would
- * have said. fn must neither wait for other ranks nor destroy a group. At most
- * one for each work: COLL_ERR_STATE for a second.
+ * have said. fn must neither wait for other ranks nor destroy a group, which is
+ * COLL_ERR_STATE. At most one for each work: COLL_ERR_STATE for a second.
  */
 typedef void coll_work_fn_t(coll_status_t status, void *arg);
 COLL_API coll_status_t coll_work_then(
