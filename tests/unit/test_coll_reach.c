@@ -143,23 +143,21 @@ END_TEST
 static enum { ALL, NO_PART, NO_BYTE } refused;
 static _Atomic int system_errors;
 
+static ssize_t (*real_readv)(pid_t, const struct iovec *, unsigned long,
+    const struct iovec *, unsigned long, unsigned long);
+
 /* Stands in for libc's, also in the library under test. Of some memory, that
  * of devices, the kernel gives nothing, though it permits to read the rest. */
 ssize_t process_vm_readv(pid_t pid, const struct iovec *here,
     unsigned long here_count, const struct iovec *there,
     unsigned long there_count, unsigned long flags)
 {
-    static ssize_t (*real)(pid_t, const struct iovec *, unsigned long,
-        const struct iovec *, unsigned long, unsigned long);
-
     if ((refused != ALL && here->iov_len > sizeof(uint64_t)) ||
         (refused == NO_BYTE && here->iov_len < sizeof(uint64_t))) {
         errno = EFAULT;
         return -1;
     }
-    if (real == NULL)
-        *(void **)&real = dlsym(RTLD_NEXT, "process_vm_readv");
-    return real(pid, here, here_count, there, there_count, flags);
+    return real_readv(pid, here, here_count, there, there_count, flags);
 }
 
 /* It is nobody's death: the launcher must not take it for one. Who is first
@@ -232,6 +230,7 @@ int main(void)
 {
     TCase *tc = tcase_create("coll_reach");
 
+    *(void **)&real_readv = dlsym(RTLD_NEXT, "process_vm_readv");
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, each_rank_lays_out_its_own_buffer, 0, 4);
     tcase_add_loop_test(tc, one_rank_may_be_told_not_to_read, 0, RANKS);
