@@ -65,15 +65,6 @@ static bool is_reached(struct target *t)
     return t->done == t->n;
 }
 
-static void cpu_relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ __volatile__("isb" ::: "memory");
-#endif
-}
-
 void p2p_unlock(struct p2p *p)
 {
     struct p2p_op *op = p->to_report;
@@ -225,7 +216,7 @@ static void drive(struct p2p *p, struct target *t, uint64_t deadline_ns)
                 break;
         } else if (idle < SPIN_ROUNDS) {
             idle++;
-            cpu_relax();
+            shm_relax();
         } else if (yield_until == 0 || clock_now_ns() < yield_until) {
             if (yield_until == 0)
                 yield_until = clock_now_ns() + YIELD_NS;

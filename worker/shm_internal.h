@@ -130,6 +130,16 @@ struct shm_state {
     void *watch_arg;
 };
 
+/* In a loop that waits for another CPU. */
+static inline void shm_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory");
+#endif
+}
+
 static inline bool shm_is_behind(const struct shm_state *s, int rank)
 {
     uint32_t tick = atomic_load_explicit(

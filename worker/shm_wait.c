@@ -36,15 +36,6 @@
 #define SLICE_MIN_MS 4
 #define SLICE_MAX_MS 200
 
-static void cpu_relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ __volatile__("isb" ::: "memory");
-#endif
-}
-
 /* Not FUTEX_PRIVATE: the word is shared between processes. */
 static void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns)
 {
@@ -263,7 +254,7 @@ static coll_status_t wait_for(struct coll_group *g,
         for (int i = 0; i < SPIN_ROUNDS; i++) {
             if (!shm_is_behind(s, rank))
                 return COLL_OK;
-            cpu_relax();
+            shm_relax();
         }
     }
     yield_until = clock_now_ns() + YIELD_NS;

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "tests/unit/coll_cases.h"
-#include "tests/unit/coll_harness.h"
+#include "tests/unit/coll_layouts.h"
 #include "tests/unit/unit.h"
 #include "worker/spread.h"
 #include "worker/store.h"
@@ -20,50 +20,6 @@ static struct harness_store store;
 /* Long enough for any of these tests on a loaded machine, short enough to
  * tell a hang. */
 #define TIMEOUT_MS 30000
-
-/* --- Where the ranks are -------------------------------------------------- */
-
-static int pairs(int rank)
-{
-    return rank / 2;
-}
-
-static int in_turn(int rank)
-{
-    return rank % 3;
-}
-
-/* The first node has one rank, the second all others. */
-static int lopsided(int rank)
-{
-    return rank > 0;
-}
-
-static int together(int rank)
-{
-    (void)rank;
-    return 7;
-}
-
-static const struct {
-    const struct coll_backend *backend;
-    int (*node_of)(int rank);
-} layouts[] = {
-    {&coll_backend_tcp, NULL},
-    {&coll_backend_nodes, pairs},
-    {&coll_backend_nodes, in_turn},
-    {&coll_backend_nodes, lopsided},
-    {&coll_backend_nodes, together},
-    {&coll_backend_nodes, NULL},
-};
-
-#define LAYOUTS ((int)(sizeof(layouts) / sizeof(layouts[0])))
-
-static void choose_layout(int i)
-{
-    harness_backend = layouts[i].backend;
-    harness_node_of = layouts[i].node_of;
-}
 
 static void setup(void)
 {
@@ -885,7 +841,7 @@ static void greet_all(struct coll_group *g, int rank, void *arg)
     int port;
 
     (void)arg;
-    if (harness_node_of == pairs && g->size == 2) {
+    if (harness_node_of == layout_pairs && g->size == 2) {
         EXPECT(places == NULL, "rank %d listens within its node", rank);
         return;
     }
@@ -920,7 +876,8 @@ static void greet_all(struct coll_group *g, int rank, void *arg)
 
 START_TEST(any_two_ranks_can_connect_later)
 {
-    static int (*const layout[])(int) = {NULL, pairs, in_turn, lopsided};
+    static int (*const layout[])(int) = {
+        NULL, layout_pairs, layout_in_turn, layout_lopsided};
 
     harness_backend = &only_places;
     harness_node_of = layout[_i / 8];
@@ -958,7 +915,7 @@ START_TEST(ranks_listen_while_a_group_of_several_nodes_lives)
 {
     int before = count_listeners();
     int meanwhile = 0;
-    bool is_one_node = layouts[_i].node_of == together ||
+    bool is_one_node = layouts[_i].node_of == layout_together ||
                        (layouts[_i].node_of == NULL &&
                            layouts[_i].backend == &coll_backend_nodes);
 

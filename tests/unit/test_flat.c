@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 
 #include "tests/unit/coll_cases.h"
-#include "tests/unit/coll_harness.h"
+#include "tests/unit/coll_layouts.h"
 #include "tests/unit/unit.h"
 #include "worker/flat_internal.h"
 #include "worker/kernel.h"
@@ -19,42 +19,6 @@ static struct harness_store store;
 /* Long enough for any of these tests on a loaded machine, short enough to
  * tell a hang. */
 #define TIMEOUT_MS 60000
-
-/* --- Where the ranks are -------------------------------------------------- */
-
-static int pairs(int rank)
-{
-    return rank / 2;
-}
-
-static int in_turn(int rank)
-{
-    return rank % 2;
-}
-
-/* The first node has one rank, the second all others. */
-static int lopsided(int rank)
-{
-    return rank > 0;
-}
-
-static const struct {
-    const struct coll_backend *backend;
-    int (*node_of)(int rank);
-} layouts[] = {
-    {&coll_backend_tcp, NULL},
-    {&coll_backend_nodes, pairs},
-    {&coll_backend_nodes, in_turn},
-    {&coll_backend_nodes, lopsided},
-};
-
-#define LAYOUTS ((int)(sizeof(layouts) / sizeof(layouts[0])))
-
-static void choose_layout(int i)
-{
-    harness_backend = layouts[i].backend;
-    harness_node_of = layouts[i].node_of;
-}
 
 static void setup(void)
 {
@@ -795,13 +759,16 @@ int main(void)
 
     tcase_set_timeout(tc, 120);
     tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_loop_test(tc, small_operations_are_right, 0, LAYOUTS * SIZES);
-    tcase_add_loop_test(tc, large_operations_are_right, 0, LAYOUTS * SIZES);
     tcase_add_loop_test(
-        tc, deterministic_results_are_those_of_one_node, 0, LAYOUTS);
-    tcase_add_loop_test(tc, different_calls_fail_everywhere, 0, LAYOUTS);
+        tc, small_operations_are_right, 0, LAYOUTS_OF_NODES * SIZES);
     tcase_add_loop_test(
-        tc, different_counts_of_a_pair_fail_everywhere, 0, 2 * LAYOUTS);
+        tc, large_operations_are_right, 0, LAYOUTS_OF_NODES * SIZES);
+    tcase_add_loop_test(
+        tc, deterministic_results_are_those_of_one_node, 0, LAYOUTS_OF_NODES);
+    tcase_add_loop_test(
+        tc, different_calls_fail_everywhere, 0, LAYOUTS_OF_NODES);
+    tcase_add_loop_test(tc, different_counts_of_a_pair_fail_everywhere, 0,
+        2 * LAYOUTS_OF_NODES);
     tcase_add_test(tc, trees_hold_together);
     tcase_add_test(tc, partners_choose_each_other_once);
     tcase_add_test(tc, parts_follow_each_other);
