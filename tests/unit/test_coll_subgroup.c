@@ -541,12 +541,15 @@ static int hundred_cycles(int rank, int size)
         if (i % 2 == 0)
             CHECK_OK(coll_group_destroy(half));
         CHECK_OK(coll_destroy());
-        if (i == 0) {
+        if (i == 0) { /* a sanitizer may have a thread of its own by now */
             fds = entries("/proc/self/fd");
             threads = entries("/proc/self/task");
         }
         CHECK_THAT(entries("/proc/self/fd") == fds);
-        CHECK_THAT(entries("/proc/self/task") == threads);
+        /* A thread that was joined is listed for a moment more; one that was
+         * not ends this test by its time limit. */
+        while (entries("/proc/self/task") > threads)
+            sched_yield();
     }
     return 0;
 }
