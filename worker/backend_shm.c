@@ -12,10 +12,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "coll_fds.h"
+
 static void release(struct shm_state *s)
 {
     if (s == NULL)
         return;
+    coll_fds_promise(-s->size);
     if (s->control != NULL)
         munmap(s->control, s->map_bytes);
     for (int r = 0; s->peers != NULL && r < s->size; r++)
@@ -52,6 +55,7 @@ static coll_status_t shm_create(
     pthread_mutex_init(&s->lock, NULL);
     s->rank = g->rank;
     s->size = g->size;
+    coll_fds_promise(s->size);
     s->names = g->names;
     s->epoll = -1;
     s->set = calloc(size, sizeof(*s->set));

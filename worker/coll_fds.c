@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -12,6 +13,14 @@
  * stays beside those of the node), epoll sets, the connection to the store, and
  * some that are no rank's. */
 #define SPARE_FDS 17
+
+/* Descriptors that may come later. */
+static _Atomic int promised;
+
+void coll_fds_promise(int count)
+{
+    atomic_fetch_add(&promised, count);
+}
 
 static int count_open_fds(void)
 {
@@ -29,12 +38,15 @@ static int count_open_fds(void)
 coll_status_t coll_fds_reserve(int ranks, int clients)
 {
     rlim_t need = (rlim_t)(count_open_fds() + 2 * ranks + clients + SPARE_FDS);
+    rlim_t most = need + (rlim_t)(ranks + atomic_load(&promised));
     struct rlimit limit;
+    bool is_enough;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= need)
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= most)
         return COLL_OK;
-    limit.rlim_cur = limit.rlim_max < need ? limit.rlim_max : need;
-    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+    is_enough = limit.rlim_cur >= need;
+    limit.rlim_cur = limit.rlim_max < most ? limit.rlim_max : most;
+    if (setrlimit(RLIMIT_NOFILE, &limit) < 0 && !is_enough)
         return coll_fail(COLL_ERR_SYSTEM,
             "coll_init: raise the limit of open files: %s", strerror(errno));
     if (limit.rlim_max >= need)

@@ -153,8 +153,9 @@ static coll_status_t map_extent(struct shm_state *s,
         shm_look(s, SHM_LANE_MEMORY);
         peer->fd = shm_take_pipe(s, rank, SHM_LANE_MEMORY);
     }
+    /* The message has come, so it is the descriptor that found no place. */
     if (peer->fd < 0)
-        return fail(call, "the memory of another rank did not come", EBADF);
+        return fail(call, "take the memory of another rank", EMFILE);
     rc = coll_memory_map(
         &memory, peer->fd, extent->at, extent->len, MAP_POPULATE);
     if (rc < 0)

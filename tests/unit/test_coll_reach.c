@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <sys/uio.h>
 
 #include "tests/unit/coll_harness.h"
@@ -137,6 +138,49 @@ START_TEST(one_rank_may_be_told_not_to_read)
 }
 END_TEST
 
+/* --- Descriptors ---------------------------------------------------------- */
+
+enum { MANY = 40 };
+
+/* The memory of each rank is a descriptor in each other one. */
+static int gather_with_few_descriptors(int rank, void *arg)
+{
+    const size_t count = 4096;
+    struct rlimit limit;
+    void *memory = NULL;
+    int32_t *x;
+    int rc = 0;
+
+    (void)arg;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = 32;
+    if (setrlimit(RLIMIT_NOFILE, &limit) < 0 || coll_init(NULL) != COLL_OK)
+        return 2;
+    if (coll_alloc(&memory, MANY * count * sizeof(*x)) != COLL_OK)
+        return 3;
+    x = memory;
+    for (size_t i = 0; i < count; i++)
+        x[(size_t)rank * count + i] = rank;
+    if (coll_all_gather(&x[(size_t)rank * count], x, count, COLL_INT32, NULL) !=
+        COLL_OK) {
+        fprintf(stderr, "rank %d: %s\n", rank, coll_last_error());
+        rc = 4;
+    }
+    for (size_t i = 0; i < MANY * count && rc == 0; i++)
+        rc = x[i] == (int32_t)(i / count) ? 0 : 5;
+    coll_destroy();
+    coll_free(memory);
+    return rc;
+}
+
+START_TEST(there_are_descriptors_for_the_memory_of_all)
+{
+    ck_assert_msg(
+        coll_spawn(gather_with_few_descriptors, NULL, MANY, NULL) == COLL_OK,
+        "%s", coll_last_error());
+}
+END_TEST
+
 /* --- What the kernel refuses ---------------------------------------------- */
 
 /* NO_BYTE: nor can a rank read its own. */
@@ -236,5 +280,6 @@ int main(void)
     tcase_add_loop_test(tc, one_rank_may_be_told_not_to_read, 0, RANKS);
     tcase_add_loop_test(tc, memory_that_cannot_be_read_is_named, 0, 2);
     tcase_add_test(tc, memory_of_a_device_is_memory);
+    tcase_add_test(tc, there_are_descriptors_for_the_memory_of_all);
     return unit_run("coll_reach", tc);
 }

@@ -472,12 +472,13 @@ typedef struct coll_options {
  * hosts it, it does so anew in each coll_init(), and the port must be free:
  * if it is in use rank 0 fails at once with COLL_ERR_STORE.
  *
- * Ranks of one node need two file descriptors per rank of it; so does rank 0
- * of "nodes" and "tcp" while the group is made, per rank of the group; a rank 0
- * that hosts the store needs one more. Between nodes four for each power of two
- * below the number of nodes are enough. If the soft limit (RLIMIT_NOFILE) is
- * too low, coll_init() raises it as far as needed; beyond the hard limit it
- * fails with COLL_ERR_SYSTEM.
+ * Ranks of one node need two file descriptors per rank of it, and one more if
+ * operations use coll_alloc()'s memory; rank 0 of "nodes" and "tcp" needs two
+ * per rank of the group while the group is made; a rank 0 that hosts the store
+ * needs one more. Between nodes four for each power of two below the number of
+ * nodes are enough. If the soft limit (RLIMIT_NOFILE) is too low, coll_init()
+ * raises it as far as needed; beyond the hard limit it fails with
+ * COLL_ERR_SYSTEM, or for the memory the operation does.
  *
  * A second call without coll_destroy() in between: COLL_ERR_STATE. After a
  * failure the library is as before the call. If one rank fails or dies in
