@@ -181,6 +181,93 @@ START_TEST(there_are_descriptors_for_the_memory_of_all)
 }
 END_TEST
 
+/* --- Memory that comes and goes ------------------------------------------- */
+
+enum { BLOCKS = 100, ROUNDS = 600 };
+
+static int32_t value(int rank, int round, size_t i)
+{
+    return (int32_t)(i % 1009) * (rank + 1) + round;
+}
+
+/* Takes other memory now and then, so that each rank has its own of many
+ * sizes, and what others have mapped of it is used again for something else. */
+static int32_t *some_memory(void **blocks, unsigned int *seed, size_t count)
+{
+    int k = rand_r(seed) % BLOCKS;
+
+    if (coll_free(blocks[k]) != COLL_OK ||
+        coll_alloc(&blocks[k], (count + 16) * sizeof(int32_t)) != COLL_OK)
+        return NULL;
+    return (int32_t *)blocks[k] + rand_r(seed) % 16;
+}
+
+static bool try_all_reduce(
+    int32_t *send, int32_t *recv, size_t count, int rank, int round)
+{
+    for (size_t i = 0; i < count; i++)
+        send[i] = value(rank, round, i);
+    if (coll_all_reduce(send, recv, count, COLL_INT32, COLL_SUM, NULL) !=
+        COLL_OK)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (recv[i] !=
+            value(0, round, i) + value(1, round, i) + value(2, round, i))
+            return false;
+    return true;
+}
+
+static bool try_gather(
+    int32_t *send, int32_t *recv, size_t count, int rank, int round)
+{
+    for (size_t i = 0; i < count; i++)
+        send[i] = value(rank, round, i);
+    if (coll_gather(send, recv, count, COLL_INT32, round % RANKS, NULL) !=
+        COLL_OK)
+        return false;
+    for (size_t i = 0; rank == round % RANKS && i < RANKS * count; i++)
+        if (recv[i] != value((int)(i / count), round, i % count))
+            return false;
+    return true;
+}
+
+static int use_memory(int rank, void *arg)
+{
+    void *blocks[2][BLOCKS] = {{NULL}};
+    unsigned int own = 5 + (unsigned int)rank; /* the ranks differ */
+    unsigned int same = 5;
+    int rc = 0;
+
+    (void)arg;
+    if (coll_init(NULL) != COLL_OK)
+        return 2;
+    for (int round = 0; round < ROUNDS && rc == 0; round++) {
+        size_t count = 5000 + (size_t)rand_r(&same) % 40000;
+        int32_t *send = some_memory(blocks[0], &own, count);
+        int32_t *recv = some_memory(blocks[1], &own, RANKS * count);
+
+        if (send == NULL || recv == NULL)
+            rc = 3;
+        else if (!try_all_reduce(send, recv, count, rank, round))
+            rc = 4;
+        else if (!try_gather(send, recv, count, rank, round))
+            rc = 5;
+    }
+    for (int k = 0; k < BLOCKS; k++) {
+        coll_free(blocks[0][k]);
+        coll_free(blocks[1][k]);
+    }
+    coll_destroy();
+    return rc;
+}
+
+START_TEST(memory_comes_and_goes)
+{
+    ck_assert_msg(coll_spawn(use_memory, NULL, RANKS, NULL) == COLL_OK, "%s",
+        coll_last_error());
+}
+END_TEST
+
 /* --- What the kernel refuses ---------------------------------------------- */
 
 /* NO_BYTE: nor can a rank read its own. */
@@ -281,5 +368,6 @@ int main(void)
     tcase_add_loop_test(tc, memory_that_cannot_be_read_is_named, 0, 2);
     tcase_add_test(tc, memory_of_a_device_is_memory);
     tcase_add_test(tc, there_are_descriptors_for_the_memory_of_all);
+    tcase_add_test(tc, memory_comes_and_goes);
     return unit_run("coll_reach", tc);
 }
