@@ -586,6 +586,9 @@ COLL_API coll_status_t coll_abort(coll_group_t *group);
  * until coll_free(), whatever becomes of groups, and needs no coll_init(). A
  * forked child may use it as memory only. COLL_ERR_MEMORY if there is not
  * enough; /dev/shm and its size do not matter. From any thread.
+ *
+ * When an operation has failed here, a rank that does not know yet may go on
+ * writing to a receive buffer that comes from here, until its own call returns.
  */
 COLL_API coll_status_t coll_alloc(void **out, size_t bytes);
 
