@@ -32,6 +32,10 @@ coll_status_t coll_broadcast_object(
     if (g->rank == root && *len > 0 && *data == NULL)
         return coll_fail(COLL_ERR_ARGUMENT,
             "coll_broadcast_object: *data is NULL, *len is %zu", *len);
+    if (g->rank == root && *len > PTRDIFF_MAX)
+        return coll_fail(COLL_ERR_ARGUMENT,
+            "coll_broadcast_object: *len is %zu, more than the address space",
+            *len);
     n = g->rank == root ? *len : 0;
     status = coll_group_run(g, &call);
     if (status != COLL_OK)
@@ -83,6 +87,10 @@ coll_status_t coll_all_gather_object(
             all == NULL    ? "all"
             : lens == NULL ? "lens"
                            : "data");
+    if (len > PTRDIFF_MAX)
+        return coll_fail(COLL_ERR_ARGUMENT,
+            "coll_all_gather_object: len is %zu, more than the address space",
+            len);
     _Static_assert(sizeof(size_t) == sizeof(uint64_t), "lens holds them");
     status = coll_group_run(g, &call);
     if (status != COLL_OK)

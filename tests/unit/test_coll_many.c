@@ -687,6 +687,29 @@ START_TEST(calls_that_differ_have_their_names)
 }
 END_TEST
 
+/* Told before the length has gone to the others. */
+static void endless_objects(struct coll_group *g, int rank, void *arg)
+{
+    size_t len = SIZE_MAX;
+    size_t lens[2];
+    void *data = &len;
+
+    (void)arg;
+    if (rank == 0) {
+        EXPECT_FAILS(coll_broadcast_object(&data, &len, 0, g),
+            COLL_ERR_ARGUMENT, "more than the address space");
+        EXPECT_FAILS(coll_all_gather_object(data, len, &data, lens, g),
+            COLL_ERR_ARGUMENT, "more than the address space");
+    }
+    EXPECT_OK(coll_barrier(g));
+}
+
+START_TEST(objects_of_impossible_length_are_refused)
+{
+    on(2, endless_objects, NULL);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("many");
@@ -705,6 +728,7 @@ int main(void)
     tcase_add_loop_test(tc, many_buffers_may_be_in_place, 0, SIZES);
     tcase_add_loop_test(tc, objects_of_any_length_arrive, 0, SIZES);
     tcase_add_test(tc, bad_objects_are_refused);
+    tcase_add_test(tc, objects_of_impossible_length_are_refused);
     tcase_add_test(tc, calls_that_differ_have_their_names);
     return unit_run("coll_many", tc);
 }
