@@ -779,10 +779,13 @@ COLL_API coll_status_t coll_work_test(coll_work_t *work, bool *done);
 COLL_API int coll_work_source(const coll_work_t *work);
 
 /*
- * Has fn called with the result once it is done, by a thread of the library or,
- * if it is done already, at once; coll_last_error() then is what the wait would
- * have said. fn must neither wait for other ranks nor destroy a group, which is
- * COLL_ERR_STATE. At most one for each work: COLL_ERR_STATE for a second.
+ * Has fn called with the result once it is done: by a thread of the library, by
+ * one of the program's that moves messages of the group just then, in
+ * coll_send() or coll_work_wait() for one, or, if it is done already, at once.
+ * So hold no lock in those calls that fn takes. coll_last_error() is what the
+ * wait would have said. fn must neither wait for other ranks nor destroy a
+ * group, which is COLL_ERR_STATE. At most one for each work: COLL_ERR_STATE for
+ * a second.
  */
 typedef void coll_work_fn_t(coll_status_t status, void *arg);
 COLL_API coll_status_t coll_work_then(
