@@ -151,6 +151,9 @@ struct coll_backend {
     void (*give_up)(struct coll_group *g, coll_status_t status);
     /* Has a run() in another thread look at is_aborted. */
     void (*wake)(struct coll_group *g);
+    /* In a child that was forked off: closes, and nothing else, what would keep
+     * the other ranks from noticing this rank's end. NULL: nothing would. */
+    void (*after_fork)(struct coll_group *g);
 };
 
 extern const struct coll_backend coll_backend_self;
@@ -180,6 +183,9 @@ coll_status_t coll_group_create(struct coll_group **out,
 
 /* Takes NULL. */
 void coll_group_free(struct coll_group *g);
+
+/* COLL_OK, or this process was forked off by one that has groups. */
+coll_status_t coll_group_check_fork(const char *function);
 
 /* The group that a NULL argument means; NULL before coll_init(). */
 struct coll_group *coll_default_group(void);

@@ -527,6 +527,16 @@ static void nodes_wake(struct coll_group *g)
         eventfd_write(s->net->wake_fd, 1);
 }
 
+static void nodes_after_fork(struct coll_group *g)
+{
+    struct nodes_state *s = g->state;
+
+    if (s == NULL)
+        return;
+    tcp_net_after_fork(s->net);
+    p2p_after_fork(g->p2p);
+}
+
 const struct coll_backend coll_backend_nodes = {
     .name = "nodes",
     .max_ranks = TCP_MAX_RANKS,
@@ -535,4 +545,5 @@ const struct coll_backend coll_backend_nodes = {
     .run = nodes_run,
     .give_up = nodes_give_up,
     .wake = nodes_wake,
+    .after_fork = nodes_after_fork,
 };

@@ -1,5 +1,6 @@
 /* The back end "tcp": every rank by itself, wherever it is. */
 #include "flat.h"
+#include "p2p.h"
 #include "pairs.h"
 #include "spread.h"
 #include "tcp_internal.h"
@@ -112,6 +113,16 @@ static void wake(struct coll_group *g)
         eventfd_write(s->net->wake_fd, 1);
 }
 
+static void after_fork(struct coll_group *g)
+{
+    struct tcp_state *s = g->state;
+
+    if (s == NULL)
+        return;
+    tcp_net_after_fork(s->net);
+    p2p_after_fork(g->p2p);
+}
+
 const struct coll_backend coll_backend_tcp = {
     .name = "tcp",
     .max_ranks = TCP_MAX_RANKS,
@@ -120,4 +131,5 @@ const struct coll_backend coll_backend_tcp = {
     .run = run,
     .give_up = give_up,
     .wake = wake,
+    .after_fork = after_fork,
 };

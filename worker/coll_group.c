@@ -35,6 +35,7 @@ static struct {
     struct coll_group *alive;
     struct coll_group *dead[DEAD_MAX];
     unsigned int next_dead;
+    _Atomic bool is_forked;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static int64_t bounded(int64_t timeout_ms)
@@ -42,10 +43,41 @@ static int64_t bounded(int64_t timeout_ms)
     return timeout_ms < TIMEOUT_MAX_MS ? timeout_ms : TIMEOUT_MAX_MS;
 }
 
+/* --- Forks ---------------------------------------------------------------- */
+
+/* A child that goes on has copies of the sockets whose end tells the others
+ * that this rank has ended. It may not use the groups anyway. */
+static void in_child(void)
+{
+    for (struct coll_group *g = all.alive; g != NULL; g = g->next) {
+        atomic_store(&all.is_forked, true);
+        if (g->backend->after_fork != NULL)
+            g->backend->after_fork(g);
+    }
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+coll_status_t coll_group_check_fork(const char *function)
+{
+    if (!atomic_load_explicit(&all.is_forked, memory_order_relaxed))
+        return COLL_OK;
+    return coll_fail(COLL_ERR_STATE,
+        "%s: this process was forked off by a worker, between its coll_init() "
+        "and coll_destroy(); only the worker can use the library",
+        function);
+}
+
 /* --- Life ----------------------------------------------------------------- */
 
 static void enlist(struct coll_group *g)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, watch_forks);
     pthread_mutex_lock(&all.lock);
     g->next = all.alive;
     if (g->next != NULL)
@@ -136,6 +168,9 @@ struct coll_group *coll_group_get(
 {
     struct coll_group *g = (struct coll_group *)group;
 
+    *status = coll_group_check_fork(function);
+    if (*status != COLL_OK)
+        return NULL;
     if (g == NULL) {
         g = coll_default_group();
         if (g == NULL)

@@ -384,6 +384,9 @@ coll_status_t coll_init(const coll_options_t *options)
     struct meeting m = {.w = &w};
     coll_status_t status;
 
+    status = coll_group_check_fork("coll_init");
+    if (status != COLL_OK)
+        return status;
     if (job.group != NULL)
         return coll_fail(COLL_ERR_STATE,
             "coll_init: already initialized; call coll_destroy() first");
@@ -434,9 +437,11 @@ bool coll_is_initialized(void)
 
 coll_status_t coll_destroy(void)
 {
-    coll_status_t status = coll_work_check_thread("coll_destroy");
+    coll_status_t status = coll_group_check_fork("coll_destroy");
     bool is_broken;
 
+    if (status == COLL_OK)
+        status = coll_work_check_thread("coll_destroy");
     if (status != COLL_OK)
         return status;
     if (job.group == NULL)

@@ -84,6 +84,10 @@ void p2p_fail(struct p2p *p, coll_status_t status);
 /* COLL_OK, or fails as everything does since it has failed. p may be NULL. */
 coll_status_t p2p_failure(struct p2p *p);
 
+/* In a forked child: closes the connections there, and nothing else. Takes
+ * NULL. */
+void p2p_after_fork(struct p2p *p);
+
 /* Post and wait, for the steps of a collective: up to the call's deadline. A
  * time-out is the group's failure. */
 coll_status_t p2p_run(struct p2p *p, struct p2p_op *ops, size_t n);

@@ -62,7 +62,8 @@ static void check_any(struct p2p *p)
     }
     if (left == p->g->size - 1)
         p2p_fail_all(p, coll_fail(COLL_ERR_PEER,
-                            "all other ranks have left, this rank is in %s",
+                            "all ranks but %d have left, which is in %s",
+                            coll_rank_name(p->g->names, p->g->rank),
                             coll_call_text(name, sizeof(name), &call)));
 }
 

@@ -312,9 +312,10 @@ static coll_status_t shm_channel_blame(
     if (atomic_load(&c->has_left) == 0)
         return shm_fail_dead(p->shm, peer->pipe.index, call);
     return coll_fail(COLL_ERR_PEER,
-        "rank %d left after operation %llu, this rank is in %s",
+        "rank %d left after operation %llu, rank %d is in %s",
         coll_rank_name(p->g->names, peer->rank),
         (unsigned long long)c->left_after_seq,
+        coll_rank_name(p->g->names, p->g->rank),
         coll_call_text(name, sizeof(name), call));
 }
 

@@ -479,8 +479,9 @@ static coll_status_t fail_unreachable(
     if (peer->wire->error == ECONNREFUSED)
         return coll_fail(COLL_ERR_PEER,
             "rank %d at %s is gone: it does not listen at port %d any more, "
-            "this rank is in %s",
-            name_of(peer), addr, port, call);
+            "rank %d is in %s",
+            name_of(peer), addr, port, coll_rank_name(p->g->names, p->g->rank),
+            call);
     return coll_fail(COLL_ERR_SYSTEM,
         "%s: rank %d cannot reach rank %d at %s port %d: %s; %s can tell the "
         "address of a node that others reach",
@@ -497,8 +498,9 @@ static coll_status_t tcp_channel_blame(
 
     if (w->has_left)
         return coll_fail(COLL_ERR_PEER,
-            "rank %d left after operation %llu, this rank is in %s",
-            name_of(peer), (unsigned long long)w->left_after, name);
+            "rank %d left after operation %llu, rank %d is in %s",
+            name_of(peer), (unsigned long long)w->left_after,
+            coll_rank_name(peer->p2p->g->names, peer->p2p->g->rank), name);
     if (coll_agent_await_cause())
         return coll_agent_fail(name);
     if (w->error != 0)
@@ -583,6 +585,18 @@ static void tcp_channel_close(struct p2p_peer *peer)
         close(*fds[i]);
     }
     free(w);
+}
+
+void p2p_after_fork(struct p2p *p)
+{
+    for (int i = 0; p != NULL && i < p->active_count; i++) {
+        const struct p2p_wire *w = p->active[i]->wire;
+
+        if (w == NULL)
+            continue;
+        close(w->out);
+        close(w->in);
+    }
 }
 
 static const struct p2p_channel_ops tcp_ops = {

@@ -143,6 +143,11 @@ coll_status_t shm_fail_dead(
 
     if (coll_agent_await_cause())
         return coll_agent_fail(coll_call_text(name, sizeof(name), call));
+    if (s->peers[rank].pid <= 0) /* in another PID namespace */
+        return coll_fail(COLL_ERR_PEER,
+            "rank %d died during %s: its process ended without coll_destroy()",
+            coll_rank_name(s->names, rank),
+            coll_call_text(name, sizeof(name), call));
     return coll_fail(COLL_ERR_PEER,
         "rank %d (pid %d) died during %s: its process ended without "
         "coll_destroy()",
@@ -199,9 +204,10 @@ static coll_status_t check_peers(
             continue;
         if (has_left)
             return coll_fail(COLL_ERR_PEER,
-                "rank %d left after operation %llu, this rank is in %s",
+                "rank %d left after operation %llu, rank %d is in %s",
                 coll_rank_name(s->names, r),
                 (unsigned long long)c->left_after_seq,
+                coll_rank_name(s->names, s->rank),
                 coll_call_text(name, sizeof(name), call));
         if (!s->peers[r].is_lost || (call == NULL && !shm_may_judge(s, r)))
             continue;

@@ -114,6 +114,9 @@ int tcp_net_create(struct tcp_net **out, struct coll_group *g, int rank,
 /* Closes everything. Takes NULL. */
 void tcp_net_destroy(struct tcp_net *net);
 
+/* In a forked child: closes its connections there. Takes NULL. */
+void tcp_net_after_fork(struct tcp_net *net);
+
 /* Writes the ranks that a rank has links to, ascending; returns how many. */
 int tcp_neighbours(int rank, int size, int out[TCP_MAX_LINKS]);
 

@@ -107,6 +107,14 @@ void tcp_net_destroy(struct tcp_net *net)
     free(net);
 }
 
+void tcp_net_after_fork(struct tcp_net *net)
+{
+    for (int i = 0; net != NULL && i < net->nlinks; i++) {
+        close(net->links[i].data);
+        close(net->links[i].news);
+    }
+}
+
 struct tcp_link *tcp_net_link(struct tcp_net *net, int rank)
 {
     for (int i = 0; i < net->nlinks; i++)

@@ -64,8 +64,8 @@ static coll_status_t fail_ended(const struct tcp_net *net,
         return coll_fail(link->failure, "%s", link->text);
     if (link->has_left)
         return coll_fail(COLL_ERR_PEER,
-            "rank %d left after operation %llu, this rank is in %s", rank,
-            (unsigned long long)link->left_after, name);
+            "rank %d left after operation %llu, rank %d is in %s", rank,
+            (unsigned long long)link->left_after, net->names[net->rank], name);
     if (coll_agent_await_cause())
         return coll_agent_fail(name);
     return coll_fail(COLL_ERR_PEER,

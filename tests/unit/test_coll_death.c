@@ -47,21 +47,30 @@ struct plan {
     int victim;
     size_t count;
     enum ending ending;
+    const char *backend; /* NULL: shm */
 };
 
 struct pipes {
     int port[2]; /* the store's port, for each child */
-    int going[2]; /* the victim tells that it is in its loop */
+    int going[2]; /* the victim, or its child, says 'x': it is in its loop */
     int hold[2]; /* the victim's own child lives until this is closed */
 };
 
 static void fork_idle_child(const struct pipes *p)
 {
-    char byte;
+    char byte = '!';
 
     if (fork() != 0)
         return;
     close(p->hold[1]);
+    /* A child cannot take its parent's place. */
+    if (coll_barrier(NULL) == COLL_ERR_STATE &&
+        strstr(coll_last_error(), "forked off by a worker") != NULL &&
+        coll_init(NULL) == COLL_ERR_STATE && coll_destroy() == COLL_ERR_STATE &&
+        coll_rank(NULL) >= 0)
+        byte = 'x';
+    if (write(p->going[1], &byte, 1) != 1)
+        _exit(1);
     while (read(p->hold[0], &byte, 1) < 0)
         continue;
     _exit(0);
@@ -94,9 +103,10 @@ static int reduce_until_error(const struct plan *plan, int rank)
     }
     free(x);
     free(y);
-    snprintf(words, sizeof(words), "rank %d (pid ", plan->victim);
+    snprintf(words, sizeof(words), "rank %d %s", plan->victim,
+        plan->backend == NULL ? "(pid " : "at ");
     if (status != COLL_ERR_PEER || strstr(coll_last_error(), words) == NULL ||
-        strstr(coll_last_error(), "died during all_reduce #") == NULL) {
+        strstr(coll_last_error(), "during all_reduce #") == NULL) {
         fprintf(stderr, "rank %d: %s: %s\n", rank, coll_strerror(status),
             coll_last_error());
         return 4;
@@ -112,7 +122,7 @@ static int be_victim(const struct plan *plan, const struct pipes *p, int rank)
         _exit(VICTIM_GONE);
     if (plan->ending == ABORTS)
         abort();
-    if (write(p->going[1], "x", 1) != 1)
+    if (plan->ending != KILLED_WITH_CHILD && write(p->going[1], "x", 1) != 1)
         return 6;
     return reduce_until_error(plan, rank);
 }
@@ -132,6 +142,8 @@ static int rank_main(const struct plan *plan, const struct pipes *p, int rank)
     setenv(ENV_LOCAL_WORLD_SIZE, text, 1);
     harness_set_master(port);
     setenv("COLL_TIMEOUT", "60", 1);
+    if (plan->backend != NULL)
+        setenv("COLL_BACKEND", plan->backend, 1);
     if (coll_init(NULL) != COLL_OK) {
         fprintf(stderr, "rank %d: %s\n", rank, coll_last_error());
         return 7;
@@ -147,6 +159,7 @@ static void kill_victim(pid_t pid, const struct pipes *p, unsigned int run)
     char byte;
 
     ck_assert_int_eq(read(p->going[0], &byte, 1), 1);
+    ck_assert_int_eq(byte, 'x');
     while (yields-- > 0)
         sched_yield();
     kill(pid, SIGKILL);
@@ -199,33 +212,41 @@ static void run_plan(const struct plan *plan, unsigned int run)
 START_TEST(rank_killed_in_large_reductions_is_named)
 {
     for (unsigned int run = 0; run < 5; run++)
-        run_plan(&(struct plan){4, _i, (size_t)1 << 20, KILLED}, run * 4 + _i);
+        run_plan(
+            &(struct plan){4, _i, (size_t)1 << 20, KILLED, NULL}, run * 4 + _i);
 }
 END_TEST
 
 START_TEST(rank_killed_in_small_reductions_is_named)
 {
     for (unsigned int run = 0; run < 10; run++)
-        run_plan(&(struct plan){2 + _i, _i, 3, KILLED}, run * 7 + _i);
+        run_plan(&(struct plan){2 + _i, _i, 3, KILLED, NULL}, run * 7 + _i);
 }
 END_TEST
 
 START_TEST(rank_that_exits_or_aborts_is_named)
 {
-    run_plan(&(struct plan){3, 1, 1000, _i == 0 ? EXITS : ABORTS}, 0);
+    run_plan(&(struct plan){3, 1, 1000, _i == 0 ? EXITS : ABORTS, NULL}, 0);
 }
 END_TEST
 
 /* The victim's child inherits its sockets, so they are not closed. */
 static void with_child(int size, int victim)
 {
-    run_plan(&(struct plan){size, victim, 1000, KILLED_WITH_CHILD}, 3);
+    run_plan(&(struct plan){size, victim, 1000, KILLED_WITH_CHILD, NULL}, 3);
 }
 
 START_TEST(death_is_seen_though_a_child_lives_on)
 {
     is_without_pidfd = _i >= 2;
     with_child(3, _i % 2);
+}
+END_TEST
+
+/* There it is nothing but the end of its connections. */
+START_TEST(death_is_seen_between_nodes_though_a_child_lives_on)
+{
+    run_plan(&(struct plan){3, _i, 1000, KILLED_WITH_CHILD, "tcp"}, 3);
 }
 END_TEST
 
@@ -238,5 +259,7 @@ int main(void)
     tcase_add_loop_test(tc, rank_killed_in_small_reductions_is_named, 0, 4);
     tcase_add_loop_test(tc, rank_that_exits_or_aborts_is_named, 0, 2);
     tcase_add_loop_test(tc, death_is_seen_though_a_child_lives_on, 0, 4);
+    tcase_add_loop_test(
+        tc, death_is_seen_between_nodes_though_a_child_lives_on, 0, 3);
     return unit_run("coll_death", tc);
 }

@@ -70,8 +70,9 @@
  * coll_init() on rank 0 if the launcher provides no store), and for each group
  * with the first operation, and the first message, that does not wait. These
  * threads sleep while there is nothing to do, have all signals blocked, and end
- * with the store or the group. After fork() the child must not use the library;
- * coll_spawn() is how a program forks its workers.
+ * with the store or the group. What a worker forks off between coll_init() and
+ * coll_destroy() cannot use the library (COLL_ERR_STATE), and keeps nobody from
+ * noticing the worker's end; coll_spawn() is how a program forks its workers.
  */
 #ifndef COLLECTIVE_H
 #define COLLECTIVE_H
@@ -589,6 +590,10 @@ COLL_API coll_status_t coll_abort(coll_group_t *group);
  *
  * When an operation has failed here, a rank that does not know yet may go on
  * writing to a receive buffer that comes from here, until its own call returns.
+ *
+ * Large buffers from elsewhere are read by the kernel (process_vm_readv) if it
+ * permits that to all ranks of the node, and copied through memory that they
+ * share if not. COLL_CMA=0 in the environment of a rank forbids it.
  */
 COLL_API coll_status_t coll_alloc(void **out, size_t bytes);
 
