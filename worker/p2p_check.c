@@ -4,6 +4,7 @@
  * end is taken in first.
  */
 #include "coll_agent.h"
+#include "coll_ranks.h"
 #include "coll_signature.h"
 #include "p2p_internal.h"
 
