@@ -48,7 +48,7 @@ struct meet_message {
     int32_t rank; /* MEET_HELLO: in the net */
     int32_t world_size;
     int32_t status;
-    uint32_t channel; /* 0: data, 1: news */
+    uint32_t channel; /* 0: data, 1: news; MEET_JOIN: 1: is_flat */
     uint32_t port;
     uint32_t table_bytes; /* what follows */
     int64_t timeout_ms;

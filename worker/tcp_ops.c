@@ -169,7 +169,7 @@ static coll_status_t all_reduce(
     ring.rounds = (call->count + ring.round - 1) / ring.round;
     all = ring.rounds * (size_t)ring.steps;
     in = ring_in(&ring, 0);
-    while (taken < all || out.left > 0) {
+    while (taken < all || sent < all || out.left > 0) {
         coll_status_t status;
 
         while (out.left == 0 && sent < all && ring_may_send(&ring, sent, taken))

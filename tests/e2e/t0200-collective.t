@@ -1,7 +1,7 @@
 #!/bin/bash
 # Programs that link libcollective, under crun and alone.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 35
+plan 36
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -40,6 +40,11 @@ is "$(bits 0 | wc -l)" 2 "which the order of a ring does not give"
 run env WORLD_SIZE=1 RANK=0 COLL_DETERMINISTIC=yes "$HELPERS/coll_bits"
 like "$status$err" '^1.*COLL_DETERMINISTIC="yes" is neither 0 nor 1' \
     "COLL_DETERMINISTIC is 0 or 1"
+
+run env COLL_TIMEOUT=60 "$CRUN" --nproc_per_node=3 sh -c \
+    "[ \$RANK = 1 ] && b=tcp || b=nodes; COLL_BACKEND=\$b exec '$HELPERS/coll_bits'"
+like "$err" 'rank 1 has another back end than rank 0, which has "nodes"' \
+    "ranks with different back ends are told so"
 
 bad=0
 for _ in 1 2 3 4 5; do

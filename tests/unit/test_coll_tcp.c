@@ -308,6 +308,40 @@ START_TEST(rank_that_left_is_named)
 }
 END_TEST
 
+/* What a rank has received last may be in before what it has sent is out. */
+static void rings(struct coll_group *g, int rank, void *arg)
+{
+    const struct tcp_net *net = ((struct tcp_state *)g->state)->net;
+    size_t most = 200000;
+    int32_t *x = malloc(most * sizeof(*x));
+    int little = 1; /* the kernel takes the least that it allows */
+
+    (void)arg;
+    for (int i = 0; i < net->nlinks; i++)
+        setsockopt(net->links[i].data, SOL_SOCKET, SO_SNDBUF, &little,
+            sizeof(little));
+    for (int i = 0; i < 30; i++) {
+        size_t count = most - (size_t)i * 577;
+        size_t wrong = 0;
+
+        for (size_t k = 0; k < count; k++)
+            x[k] = rank + (int)(k % 7);
+        EXPECT_OK(coll_all_reduce(x, x, count, COLL_INT32, COLL_SUM, g));
+        for (size_t k = 0; k < count; k++)
+            wrong +=
+                x[k] != g->size * (g->size - 1) / 2 + g->size * (int)(k % 7);
+        EXPECT(wrong == 0, "rank %d: %zu wrong in %d", rank, wrong, i);
+    }
+    free(x);
+}
+
+START_TEST(rings_come_to_their_end)
+{
+    choose_layout(0);
+    harness_run(&store, 4, TIMEOUT_MS, rings, NULL);
+}
+END_TEST
+
 /* What the end of a process does to its connections. */
 static void cut_off(struct tcp_net *net)
 {
@@ -1009,6 +1043,7 @@ int main(void)
     tcase_add_loop_test(tc, large_reductions_are_right, 0, CASES);
     tcase_add_loop_test(tc, messages_of_several_pieces_are_right, 0, LAYOUTS);
     tcase_add_loop_test(tc, all_ranks_get_the_same_bits, 0, LAYOUTS);
+    tcase_add_test(tc, rings_come_to_their_end);
     tcase_add_loop_test(
         tc, broadcast_reaches_everybody_from_every_root, 0, CASES);
     tcase_add_loop_test(tc, barrier_waits_for_everybody, 0, CASES);

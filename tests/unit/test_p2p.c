@@ -692,7 +692,7 @@ static void all_leave(struct coll_group *g, int rank, void *arg)
     (void)arg;
     if (rank == 0)
         EXPECT_FAILS(do_op(g, recv_op(P2P_ANY_SOURCE, 3, &x, 1, COLL_INT32)),
-            COLL_ERR_PEER, knows_leaving(g) ? "all ranks but " : "rank ");
+            COLL_ERR_PEER, knows_leaving(g) ? "all ranks but 0 " : "rank");
 }
 
 START_TEST(nobody_is_left_to_send)
