@@ -318,8 +318,8 @@ static void rings(struct coll_group *g, int rank, void *arg)
 
     (void)arg;
     for (int i = 0; i < net->nlinks; i++)
-        setsockopt(net->links[i].data, SOL_SOCKET, SO_SNDBUF, &little,
-            sizeof(little));
+        setsockopt(
+            net->links[i].data, SOL_SOCKET, SO_SNDBUF, &little, sizeof(little));
     for (int i = 0; i < 30; i++) {
         size_t count = most - (size_t)i * 577;
         size_t wrong = 0;

@@ -39,8 +39,8 @@ static bool is_float(coll_dtype_t dtype)
 
 static bool is_signed(coll_dtype_t dtype)
 {
-    return dtype == COLL_INT8 || dtype == COLL_INT16 ||
-           dtype == COLL_INT32 || dtype == COLL_INT64;
+    return dtype == COLL_INT8 || dtype == COLL_INT16 || dtype == COLL_INT32 ||
+           dtype == COLL_INT64;
 }
 
 /* The bits of a type's exponent and mantissa, and the only NaN that a kernel
