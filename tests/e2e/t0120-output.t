@@ -7,12 +7,12 @@ plan 27
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
 
-"$CRUN" --nproc_per_node=8 "$HELPERS/write_lines" 300 >out 2>err
+talk 300 out err
 is "$?" 0 "eight talkative workers"
 is "$(checks out 1 300)" 0 "LOG-01 stdout: whole lines in order"
 is "$(checks err 2 300)" 0 "LOG-01 stderr: whole lines in order"
 
-"$CRUN" --nproc_per_node=8 "$HELPERS/write_lines" 100 >both 2>&1
+talk 100 both
 grep ':1:[0-9]*:[0-9]*:' both >one
 grep ':2:[0-9]*:[0-9]*:' both >two
 is "$(checks one 1 100)$(checks two 2 100)$(wc -l <both)" 001600 \

@@ -15,3 +15,23 @@ checks()
             print bad + 0
         }' "$1"
 }
+
+# talk N OUT [ERR]: eight ranks write N lines to each stream, into these files,
+# without ERR both into OUT; again where a rank was held up within a line.
+talk()
+{
+    local status
+    for _ in 1 2 3 4 5; do
+        rm -f stalled
+        if [[ $# -eq 2 ]]; then
+            WRITE_LINES_STALLED=$PWD/stalled "$CRUN" --nproc_per_node=8 \
+                "$HELPERS/write_lines" "$1" >"$2" 2>&1
+        else
+            WRITE_LINES_STALLED=$PWD/stalled "$CRUN" --nproc_per_node=8 \
+                "$HELPERS/write_lines" "$1" >"$2" 2>"$3"
+        fi
+        status=$?
+        [[ -e stalled ]] || break
+    done
+    return $status
+}
