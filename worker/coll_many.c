@@ -11,8 +11,10 @@
 
 #include "kernel.h"
 
-/* Copying a buffer twice costs less than a call of its own up to about here,
- * and a packed call stays within the cache. */
+/* A compromise, estimated and not measured: copying a buffer twice costs less
+ * than a call of its own up to a few KiB where every rank has a CPU, and up to
+ * more than this where ranks share CPUs, or between nodes. A packed call stays
+ * within the cache. */
 #define SMALL_BYTES ((size_t)32 * 1024)
 #define PACK_BYTES ((size_t)512 * 1024)
 

@@ -72,7 +72,7 @@ static bool overlap(const void *a, size_t a_len, const void *b, size_t b_len)
     return x < y ? y - x < a_len : x - y < b_len;
 }
 
-/* in_place: where the send buffer may begin, as seen from the larger one. */
+/* is_in_place: the smaller one lies where this rank's part is in the other. */
 static coll_status_t check_overlap(const struct check *c, const void *send,
     size_t send_len, const void *recv, size_t recv_len, bool is_in_place)
 {
@@ -220,7 +220,7 @@ static coll_status_t broadcast(void *buf, size_t count, coll_dtype_t dtype,
     return status == COLL_OK ? submit(&c, &call, work) : status;
 }
 
-/* all_gather, and gather where is_to is this rank's part in it. */
+/* all_gather, where every rank is a receiver, and gather. */
 static coll_status_t check_gather(
     const struct check *c, struct coll_call *call, bool is_receiver)
 {

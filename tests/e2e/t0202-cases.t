@@ -96,7 +96,7 @@ fi
 # Killed at any moment, while groups are made, too; nobody is left, and no
 # memory: what is shared has no name that could outlive its users.
 if [[ ${FLAVOR:-release} == tsan ]]; then
-    skip 2 "no process here has threads of its own to look at"
+    skip 2 "too slow with tsan"
 else
     find /dev/shm 2>/dev/null | sort >before
     "$HELPERS/kill_storm" -n 20 "$CRUN" --nproc_per_node=4 sh -c \

@@ -42,9 +42,10 @@
  *   gives the calling thread a sentence that names the operation, its
  *   sequence number and the ranks at fault. A call that failed for its
  *   arguments (COLL_ERR_ARGUMENT) has communicated nothing and changed
- *   nothing. After any other failure of an operation the contents of its
- *   receive buffer are undefined, the group is broken, and each further
- *   operation on it returns the same error at once.
+ *   nothing, and so has one that could not begin for lack of memory. After any
+ *   other failure of an operation the contents of its receive buffer are
+ *   undefined, the group is broken, and each further operation on it returns
+ *   the same error at once.
  * - A call that waits for other ranks blocks until it has its result, a peer
  *   has died or left, or the group's time-out is over. It never hangs.
  * - crun tells its workers when one of them has failed. A coll_init() or an
@@ -62,7 +63,8 @@
  * - Every operation has a form that does not wait, coll_..._async() (of
  *   messages coll_isend() and coll_irecv()), see Work below.
  * - A group argument of NULL is the default group: all workers of the job. A
- *   group that has been destroyed is COLL_ERR_ARGUMENT.
+ *   group that has been destroyed is COLL_ERR_ARGUMENT, until 64 others have
+ *   been: then it must not be used any more.
  *
  * The library writes nothing to stdout or stderr and installs no signal
  * handler unless asked to (coll_install_crash_handler()). It starts a thread
@@ -660,7 +662,8 @@ COLL_API coll_status_t coll_all_to_all(const void *sendbuf, void *recvbuf,
  * send_counts of reduce_scatter_v are the same on every rank; of all_to_all_v
  * what a rank sends to another is what that one expects, else it is
  * COLL_ERR_MISMATCH on all. Parts of a buffer that is written do not overlap.
- * In place only as above in the first two.
+ * In place only as above in the first two; then the parts of reduce_scatter_v's
+ * sendbuf must not overlap either, which is not checked.
  */
 COLL_API coll_status_t coll_all_gather_v(const void *sendbuf, size_t send_count,
     void *recvbuf, const size_t *recv_counts, const size_t *recv_at,
