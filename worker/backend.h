@@ -43,6 +43,8 @@ enum coll_kind {
 #undef COLL_KIND_ENUM
 };
 
+#define COLL_KINDS (COLL_KIND_RECV + 1)
+
 const char *coll_kind_name(enum coll_kind kind);
 
 /* One call, as every rank must make it. */
@@ -76,6 +78,7 @@ struct coll_call {
     void *owned; /* memory of the arrays above, freed after the call */
     int64_t timeout_ms; /* 0: the group's */
     uint64_t seq; /* 1 for the group's first operation; send, recv: 0 */
+    uint8_t algorithms; /* what is forced on this rank: coll_algorithm.h */
     uint64_t deadline_ns;
     /* NULL, or the call that this one is a part of: ranks compare it, and
      * sentences name it. */
@@ -103,6 +106,7 @@ struct coll_group {
     uint32_t id; /* in the recorder; 0: the default group */
     /* Reductions give the same bits whichever ranks share a node. */
     bool is_deterministic;
+    struct coll_tuning *tuning; /* coll_algorithm.h; own or borrowed */
     struct p2p *p2p; /* NULL in a world of one */
     /* Operations stand in line: each takes the next turn and runs when it has
      * come. seq is of the one that runs, or that has run last. */
@@ -120,6 +124,7 @@ struct coll_group {
     _Atomic bool must_tell; /* the other ranks do not know of the failure */
     _Atomic uint32_t messages; /* calls and works of them that are not done */
     int *own_names; /* NULL or what names points to */
+    struct coll_tuning *own_tuning; /* likewise */
     struct coll_group *prev, *next; /* the groups of this process */
 };
 
@@ -135,6 +140,8 @@ struct coll_boot {
     const int *names; /* NULL or [size], for as long as the group lives */
     /* What the launcher calls this node (GROUP_RANK), -1 if it does not say. */
     int node;
+    /* NULL, or what another group lends this one, which is a part of it. */
+    struct coll_tuning *tuning;
 };
 
 struct coll_backend {

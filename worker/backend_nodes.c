@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
+#include "coll_algorithm.h"
 #include "coll_ranks.h"
 #include "flat.h"
 #include "kernel.h"
@@ -119,6 +120,7 @@ static coll_status_t make_local(struct nodes_state *s,
         .prefix = prefix,
         .deadline_ns = clock_deadline_ns(LOCAL_MEET_MS),
         .names = s->names,
+        .tuning = g->tuning,
     };
     struct shm_state *shm;
     coll_status_t status;
@@ -256,7 +258,7 @@ static coll_status_t run_between(
         part.root = s->nodes[call->root];
     if (call->kind == COLL_KIND_ALL_REDUCE && call->op == COLL_AVG)
         part.op = COLL_SUM;
-    status = tcp_run(s->net, &part);
+    status = tcp_run(s->net, &part, tcp_choose(s->net, g, &part, true));
     if (status == COLL_OK && part.op != call->op)
         kernel_divide(call->recvbuf, call->count, call->dtype, g->size);
     return status;
@@ -323,16 +325,6 @@ static coll_status_t run_in_parts(
 }
 
 /* --- Small operations ----------------------------------------------------- */
-
-/* All nodes are taken to have as many ranks as the largest. */
-static bool is_small(const struct nodes_state *s, const struct coll_group *g,
-    const struct coll_call *call, struct spread *plan)
-{
-    size_t all = (size_t)s->nodes_count * (size_t)s->most_local;
-
-    return spread_plan(plan, call, g->size) &&
-           (plan->is_from_root || plan->bytes <= SPREAD_BYTES / all);
-}
 
 /* The root's block, as a broadcast. */
 static coll_status_t spread_from_root(struct nodes_state *s,
@@ -412,16 +404,18 @@ static coll_status_t share_blocks(struct nodes_state *s,
         s, call, COLL_KIND_BROADCAST, all, (size_t)s->nodes_count * node_bytes);
 }
 
-static coll_status_t run_spread(struct nodes_state *s, struct coll_group *g,
-    const struct coll_call *call, const struct spread *plan)
+static coll_status_t run_eager(
+    struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
 {
+    struct spread plan;
     coll_status_t status;
 
-    if (plan->is_from_root) {
-        status = spread_from_root(s, g, call, plan);
+    spread_plan(&plan, call, g->size);
+    if (plan.is_from_root) {
+        status = spread_from_root(s, g, call, &plan);
     } else {
-        spread_pack(plan, call, own_block(s), g->rank, g->size);
-        status = share_blocks(s, g, call, plan->bytes);
+        spread_pack(&plan, call, own_block(s), g->rank, g->size);
+        status = share_blocks(s, g, call, plan.bytes);
     }
     if (status == COLL_OK)
         spread_unpack(call, s->srcs, g->rank, g->size);
@@ -454,33 +448,53 @@ static coll_status_t agree(
 static coll_status_t run_flat(
     struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
 {
+    struct coll_case c = coll_case_of(g, call, g->size);
     coll_status_t status = agree(s, g, call);
 
     if (status != COLL_OK)
         return status;
-    status = flat_run(g, call);
+    status = flat_run(g, call,
+        coll_algorithm_choose(g->tuning, COLL_LEVEL_NET, &c, call->seq));
     if (status != COLL_OK)
         tell_node(s, status);
     return status;
+}
+
+/* All nodes are taken to have as many ranks as the largest. */
+static enum coll_algorithm choose(
+    struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
+{
+    struct coll_case c = coll_case_of(g, call, g->size);
+    struct spread plan;
+
+    if (spread_plan(&plan, call, g->size))
+        c.blocks = plan.is_from_root ? plan.bytes
+                                     : plan.bytes * (size_t)s->nodes_count *
+                                           (size_t)s->most_local;
+    return coll_algorithm_choose(g->tuning, COLL_LEVEL_NODES, &c, call->seq);
 }
 
 static coll_status_t nodes_run(
     struct coll_group *g, const struct coll_call *call)
 {
     struct nodes_state *s = g->state;
-    struct spread plan;
     coll_status_t status;
 
     if (s == NULL)
         return coll_backend_self.run(g, call);
     if (s->nodes_count == 1)
         return run_local(s, call);
-    if (!flat_is_for(g, call->kind))
+    switch (choose(s, g, call)) {
+    case COLL_ALGORITHM_HIERARCHICAL:
         status = run_in_parts(s, g, call);
-    else if (is_small(s, g, call, &plan))
-        status = run_spread(s, g, call, &plan);
-    else
+        break;
+    case COLL_ALGORITHM_EAGER:
+        status = run_eager(s, g, call);
+        break;
+    default:
         status = run_flat(s, g, call);
+        break;
+    }
     if (status != COLL_OK && s->net != NULL)
         tcp_net_fail(s->net, call->seq, status);
     return status;

@@ -117,13 +117,13 @@ static void shm_destroy(struct coll_group *g)
 }
 
 /* Through the slots. */
-static coll_status_t run_staged(
-    struct coll_group *g, const struct coll_call *call)
+static coll_status_t run_staged(struct coll_group *g,
+    const struct coll_call *call, enum coll_algorithm algorithm)
 {
     switch (call->kind) {
     case COLL_KIND_ALL_REDUCE:
     case COLL_KIND_REDUCE:
-        return shm_reduce(g, call);
+        return shm_reduce(g, call, algorithm);
     case COLL_KIND_BROADCAST:
         return shm_broadcast(g, call);
     case COLL_KIND_BARRIER:
@@ -155,13 +155,15 @@ static coll_status_t run_staged(
 static coll_status_t shm_run(struct coll_group *g, const struct coll_call *call)
 {
     struct shm_state *s = g->state;
-    bool is_done;
-    coll_status_t status;
+    enum coll_algorithm algorithm = COLL_ALGORITHM_STAGED;
+    coll_status_t status = COLL_OK;
 
     s->has_begun = false;
-    status = shm_direct(g, call, &is_done);
-    if (status == COLL_OK && !is_done)
-        status = run_staged(g, call);
+    if (call->kind != COLL_KIND_BARRIER && call->kind != COLL_KIND_ALL_TO_ALL_V)
+        status = shm_direct(g, call, &algorithm);
+    if (status == COLL_OK && algorithm != COLL_ALGORITHM_MAPPED &&
+        algorithm != COLL_ALGORITHM_CMA)
+        status = run_staged(g, call, algorithm);
     if (status != COLL_OK)
         shm_announce_failure(s, status, SHM_HAD_GROUP);
     return status;

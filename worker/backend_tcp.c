@@ -2,7 +2,6 @@
 #include "flat.h"
 #include "p2p.h"
 #include "pairs.h"
-#include "spread.h"
 #include "tcp_internal.h"
 
 #include <stdlib.h>
@@ -72,14 +71,14 @@ static coll_status_t agree(struct coll_group *g, const struct coll_call *call)
     return pairs_check(g, call, net->srcs, gift.bytes);
 }
 
-static coll_status_t run_flat(
-    struct coll_group *g, const struct coll_call *call)
+static coll_status_t run_flat(struct coll_group *g,
+    const struct coll_call *call, enum coll_algorithm algorithm)
 {
     struct tcp_net *net = ((struct tcp_state *)g->state)->net;
     coll_status_t status = agree(g, call);
 
     if (status == COLL_OK)
-        status = flat_run(g, call);
+        status = flat_run(g, call, algorithm);
     if (status != COLL_OK)
         tcp_net_fail(net, call->seq, status);
     return status;
@@ -88,13 +87,14 @@ static coll_status_t run_flat(
 static coll_status_t run(struct coll_group *g, const struct coll_call *call)
 {
     struct tcp_state *s = g->state;
-    struct spread plan;
+    enum coll_algorithm algorithm;
 
     if (s == NULL)
         return coll_backend_self.run(g, call);
-    if (flat_is_for(g, call->kind) && !spread_plan(&plan, call, g->size))
-        return run_flat(g, call);
-    return tcp_run(s->net, call);
+    algorithm = tcp_choose(s->net, g, call, false);
+    if (tcp_has(call->kind, algorithm))
+        return tcp_run(s->net, call, algorithm);
+    return run_flat(g, call, algorithm);
 }
 
 static void give_up(struct coll_group *g, coll_status_t status)

@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "coll_agent.h"
+#include "coll_algorithm.h"
 #include "coll_many.h"
 #include "coll_recorder.h"
 #include "coll_work.h"
@@ -117,8 +118,14 @@ coll_status_t coll_group_create(struct coll_group **out,
     if (status != COLL_OK)
         return status;
     g = calloc(1, sizeof(*g));
-    if (g == NULL)
+    if (g != NULL && boot != NULL)
+        g->tuning = boot->tuning;
+    if (g != NULL && g->tuning == NULL)
+        g->tuning = g->own_tuning = calloc(1, sizeof(*g->tuning));
+    if (g == NULL || g->tuning == NULL) {
+        free(g);
         return coll_fail(COLL_ERR_MEMORY, "out of memory for a group");
+    }
     g->backend = backend;
     g->rank = rank;
     g->size = size;
@@ -139,6 +146,7 @@ coll_status_t coll_group_create(struct coll_group **out,
         coll_work_queue_end(&g->queue);
         pthread_cond_destroy(&g->turn_came);
         pthread_mutex_destroy(&g->lock);
+        free(g->own_tuning);
         free(g);
         return status;
     }
@@ -158,8 +166,11 @@ void coll_group_free(struct coll_group *g)
     pthread_cond_destroy(&g->turn_came);
     pthread_mutex_destroy(&g->lock);
     free(g->own_names);
+    free(g->own_tuning);
     g->own_names = NULL;
+    g->own_tuning = NULL;
     g->names = NULL;
+    g->tuning = NULL;
     bury(g);
 }
 
@@ -308,6 +319,7 @@ coll_status_t coll_group_run_in_turn(
     status = coll_group_check(g);
     if (status == COLL_OK) {
         call->seq = ++g->seq;
+        call->algorithms = g->tuning->code;
         call->timeout_ms =
             call->timeout_ms > 0 ? bounded(call->timeout_ms) : g->timeout_ms;
         status = run_recorded(g, call);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "coll_agent.h"
+#include "coll_algorithm.h"
 #include "coll_fds.h"
 #include "coll_work.h"
 #include "coll_worker.h"
@@ -21,6 +22,7 @@
 #define ENV_TIMEOUT "COLL_TIMEOUT"
 #define ENV_BACKEND "COLL_BACKEND"
 #define ENV_DETERMINISTIC "COLL_DETERMINISTIC"
+#define ENV_ALGORITHM "COLL_ALGORITHM"
 
 #define DEFAULT_TIMEOUT_MS ((int64_t)30 * 60 * 1000)
 
@@ -382,6 +384,7 @@ coll_status_t coll_init(const coll_options_t *options)
     const coll_options_t defaults = COLL_OPTIONS_INIT;
     struct coll_worker w = {0};
     struct meeting m = {.w = &w};
+    struct coll_tuning tuning = {.code = 0};
     coll_status_t status;
 
     status = coll_group_check_fork("coll_init");
@@ -395,6 +398,9 @@ coll_status_t coll_init(const coll_options_t *options)
     status = choose_timeout(options, &m.timeout_ms);
     if (status == COLL_OK)
         status = choose_order(options, &m.is_deterministic);
+    if (status == COLL_OK)
+        status = coll_algorithm_parse(&tuning, env_option(ENV_ALGORITHM),
+            "coll_init: " ENV_ALGORITHM, COLL_ERR_ENVIRONMENT);
     if (status == COLL_OK)
         status = coll_worker_read(&w, options);
     if (status == COLL_OK)
@@ -421,6 +427,7 @@ coll_status_t coll_init(const coll_options_t *options)
         return status;
     }
     m.group->is_deterministic = m.is_deterministic;
+    *m.group->tuning = tuning;
     job.group = m.group;
     job.store = m.store;
     job.local_rank = w.local_rank;

@@ -19,6 +19,7 @@ struct coll_signature coll_signature_of(const struct coll_call *call)
         .kind = (uint8_t)c->kind,
         .dtype = (uint8_t)c->dtype,
         .op = c->has_factor ? COLL_SIGNATURE_PREMUL : (uint8_t)c->op,
+        .algorithms = c->algorithms,
         .root = c->root,
         .count = c->kind == COLL_KIND_ALL_TO_ALL_V ? 0 : c->count,
         .seq = (uint32_t)c->seq,
@@ -38,8 +39,7 @@ static const char *op_name(const struct coll_signature *sig)
                                             : coll_op_name(sig->op);
 }
 
-void coll_signature_text(
-    char *out, size_t cap, const struct coll_signature *sig)
+static void write_call(char *out, size_t cap, const struct coll_signature *sig)
 {
     const char *kind = coll_kind_name(sig->kind);
     const char *dtype = coll_dtype_name(sig->dtype);
@@ -90,6 +90,18 @@ void coll_signature_text(
         break;
     }
     snprintf(out, cap, "%s()", kind);
+}
+
+void coll_signature_text(
+    char *out, size_t cap, const struct coll_signature *sig)
+{
+    size_t len;
+
+    write_call(out, cap, sig);
+    len = strlen(out);
+    if (sig->algorithms != 0)
+        snprintf(out + len, cap - len, " with algorithms %02x (COLL_ALGORITHM)",
+            sig->algorithms);
 }
 
 const char *coll_call_text(char *out, size_t cap, const struct coll_call *call)

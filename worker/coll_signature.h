@@ -9,7 +9,7 @@ struct coll_signature {
     uint8_t kind;
     uint8_t dtype;
     uint8_t op;
-    uint8_t unused;
+    uint8_t algorithms; /* 0, or a code of what is forced: coll_algorithm.h */
     int32_t root;
     uint64_t count;
     uint32_t seq; /* its lower half */
@@ -25,7 +25,10 @@ struct coll_signature coll_signature_of(const struct coll_call *call);
 bool coll_signature_is_same(
     const struct coll_signature *a, const struct coll_signature *b);
 
-/* "all_reduce(count=200, float32, sum)" */
+/* Room for every such text. */
+#define COLL_SIGNATURE_TEXT_BYTES 144
+
+/* "all_reduce(count=200, float32, sum)", and which algorithms are forced. */
 void coll_signature_text(
     char *out, size_t cap, const struct coll_signature *sig);
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "coll_agent.h"
+#include "coll_algorithm.h"
 #include "coll_fds.h"
 #include "coll_job.h"
 #include "coll_recorder.h"
@@ -103,6 +104,7 @@ static coll_status_t make(struct coll_group **out, const int *ranks, int nranks,
     (*out)->own_names = names;
     (*out)->id = (uint32_t)(name ^ name >> 32) | 1; /* 0: the default group */
     (*out)->is_deterministic = job->group->is_deterministic;
+    *(*out)->tuning = *job->group->tuning;
     coll_recorder_add_group(*out);
     return COLL_OK;
 }

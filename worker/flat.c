@@ -7,14 +7,6 @@
 
 #include "coll_signature.h"
 
-bool flat_is_small(const struct flat *f, size_t count)
-{
-    size_t bytes = count * f->elem;
-
-    return bytes <= FLAT_SMALL_BYTES &&
-           bytes <= FLAT_SCRATCH_BYTES / 4 / (size_t)f->size;
-}
-
 void flat_copy(const struct flat *f, void *to, const void *from, size_t count)
 {
     if (count > 0 && to != from)
@@ -111,20 +103,8 @@ coll_status_t flat_batch_finish(const struct flat *f, struct flat_batch *b)
     return status;
 }
 
-bool flat_is_for(const struct coll_group *g, enum coll_kind kind)
-{
-    switch (kind) {
-    case COLL_KIND_BROADCAST:
-    case COLL_KIND_BARRIER:
-        return false;
-    case COLL_KIND_ALL_REDUCE:
-        return g->is_deterministic;
-    default:
-        return true;
-    }
-}
-
-coll_status_t flat_run(struct coll_group *g, const struct coll_call *call)
+coll_status_t flat_run(struct coll_group *g, const struct coll_call *call,
+    enum coll_algorithm algorithm)
 {
     const struct flat f = {
         .g = g,
@@ -132,6 +112,7 @@ coll_status_t flat_run(struct coll_group *g, const struct coll_call *call)
         .rank = g->rank,
         .size = g->size,
         .elem = coll_dtype_size(call->dtype),
+        .algorithm = algorithm,
     };
 
     if (call->count == 0 && call->kind < COLL_KIND_ALL_GATHER_V)

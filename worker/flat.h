@@ -7,13 +7,11 @@
 #ifndef COLL_FLAT_H
 #define COLL_FLAT_H
 
-#include "backend.h"
+#include "coll_algorithm.h"
 
-/* Whether calls of a kind are for flat_run(), or the back end has a better
- * way. */
-bool flat_is_for(const struct coll_group *g, enum coll_kind kind);
-
-/* Runs one of those. */
-coll_status_t flat_run(struct coll_group *g, const struct coll_call *call);
+/* Any call but a broadcast or a barrier, in one of the ways that there are for
+ * it: see the files. */
+coll_status_t flat_run(struct coll_group *g, const struct coll_call *call,
+    enum coll_algorithm algorithm);
 
 #endif

@@ -1,10 +1,10 @@
 /*
  * all_gather, of parts of equal length or not: all ranks know all lengths.
  *
- * small  Bruck's way: in each of ceil(log2 n) steps a rank gets from a distance
- *        that doubles what that one has so far.
- * large  a ring in rank order, so that most neighbours share a node: each rank
- *        sends on what it got in the step before.
+ * bruck  in each of ceil(log2 n) steps a rank gets from a distance that doubles
+ *        what that one has so far: few steps, for what is small.
+ * ring   in rank order, so that most neighbours share a node: each rank sends
+ *        on what it got in the step before.
  */
 #include "flat_internal.h"
 
@@ -22,7 +22,7 @@ static size_t count_blocks(
 }
 
 /* Blocks are in the order of ranks from this one on. */
-static coll_status_t all_gather_small(
+coll_status_t flat_all_gather_bruck(
     const struct flat *f, void *buf, const struct pattern_parts *parts)
 {
     char *blocks = flat_scratch(f, pattern_parts_sum(parts) * f->elem);
@@ -59,7 +59,7 @@ static coll_status_t all_gather_small(
     return status;
 }
 
-static coll_status_t all_gather_ring(
+coll_status_t flat_all_gather_ring(
     const struct flat *f, void *buf, const struct pattern_parts *parts)
 {
     coll_status_t status = COLL_OK;
@@ -81,14 +81,6 @@ static coll_status_t all_gather_ring(
     return status;
 }
 
-coll_status_t flat_all_gather_parts(
-    const struct flat *f, void *buf, const struct pattern_parts *parts)
-{
-    if (flat_is_small(f, pattern_parts_most(parts)))
-        return all_gather_small(f, buf, parts);
-    return all_gather_ring(f, buf, parts);
-}
-
 coll_status_t flat_all_gather(const struct flat *f)
 {
     const struct coll_call *call = f->call;
@@ -101,5 +93,7 @@ coll_status_t flat_all_gather(const struct flat *f)
     void *own = flat_at(f, call->recvbuf, pattern_part_at(&parts, f->rank));
 
     flat_copy(f, own, call->sendbuf, pattern_part_count(&parts, f->rank));
-    return flat_all_gather_parts(f, call->recvbuf, &parts);
+    if (f->algorithm == COLL_ALGORITHM_BRUCK)
+        return flat_all_gather_bruck(f, call->recvbuf, &parts);
+    return flat_all_gather_ring(f, call->recvbuf, &parts);
 }

@@ -1,8 +1,10 @@
 /*
- * gather and scatter. Small ones go through a binomial tree: its inner ranks
- * pass on what is of, or for, those below them, and the root has log2 n
- * messages instead of n. Large ones go directly, since each byte that is passed
- * on is sent twice.
+ * gather and scatter.
+ *
+ * tree    a binomial one: its inner ranks pass on what is of, or for, those
+ *         below them, and the root has log2 n messages instead of n. For what
+ *         is small, since each byte that is passed on is sent twice.
+ * linear  the root has a message of or for each rank.
  */
 #include "flat_internal.h"
 
@@ -32,8 +34,8 @@ static coll_status_t run_on_root(
 }
 
 /* Parts are in the order of places, this rank's first. */
-static coll_status_t gather_tree(const struct flat *f, int root,
-    const void *own, void *recvbuf, size_t count)
+coll_status_t flat_gather_tree(const struct flat *f, int root, const void *own,
+    void *recvbuf, size_t count)
 {
     struct pattern_tree t = pattern_tree(f->rank, root, f->size);
     struct p2p_op ops[sizeof(int) * 8];
@@ -108,27 +110,21 @@ static coll_status_t scatter_tree(const struct flat *f)
     return status;
 }
 
-coll_status_t flat_gather_to(const struct flat *f, int root, const void *own,
-    void *recvbuf, size_t count)
-{
-    struct p2p_op op;
-
-    if (flat_is_small(f, count))
-        return gather_tree(f, root, own, recvbuf, count);
-    if (f->rank != root) {
-        op = flat_send(f, root, own, count);
-        return flat_wait(f, &op, 1);
-    }
-    flat_copy(f, flat_at(f, recvbuf, (size_t)root * count), own, count);
-    return run_on_root(f, recvbuf, count, true);
-}
-
 coll_status_t flat_gather(const struct flat *f)
 {
     const struct coll_call *call = f->call;
+    struct p2p_op op;
 
-    return flat_gather_to(
-        f, call->root, call->sendbuf, call->recvbuf, call->count);
+    if (f->algorithm == COLL_ALGORITHM_TREE)
+        return flat_gather_tree(
+            f, call->root, call->sendbuf, call->recvbuf, call->count);
+    if (f->rank != call->root) {
+        op = flat_send(f, call->root, call->sendbuf, call->count);
+        return flat_wait(f, &op, 1);
+    }
+    flat_copy(f, flat_at(f, call->recvbuf, (size_t)f->rank * call->count),
+        call->sendbuf, call->count);
+    return run_on_root(f, call->recvbuf, call->count, true);
 }
 
 coll_status_t flat_scatter(const struct flat *f)
@@ -136,7 +132,7 @@ coll_status_t flat_scatter(const struct flat *f)
     const struct coll_call *call = f->call;
     struct p2p_op op;
 
-    if (flat_is_small(f, call->count))
+    if (f->algorithm == COLL_ALGORITHM_TREE)
         return scatter_tree(f);
     if (f->rank != call->root) {
         op = flat_recv(f, call->root, call->recvbuf, call->count);

@@ -13,6 +13,7 @@ struct flat {
     int rank;
     int size; /* of the group */
     size_t elem; /* bytes of an element */
+    enum coll_algorithm algorithm;
 };
 
 /* What an operation takes at most for data that are on their way. */
@@ -32,11 +33,6 @@ static inline void *flat_at(const struct flat *f, const void *buf, size_t at)
 {
     return buf == NULL ? NULL : (char *)buf + at * f->elem;
 }
-
-/* Whether the number of steps counts and not the bytes, if the ranks have so
- * many elements each, or the one that has the most: all of them may then pass
- * through one rank. */
-bool flat_is_small(const struct flat *f, size_t count);
 
 /* Takes NULL buffers if count is 0, and to == from. */
 void flat_copy(const struct flat *f, void *to, const void *from, size_t count);
@@ -78,18 +74,20 @@ coll_status_t flat_gather(const struct flat *f);
 coll_status_t flat_scatter(const struct flat *f);
 
 /*
- * recvbuf on the root becomes count elements of each rank, in rank order; on
- * the others it may be NULL. own may be its place there.
+ * Through a tree. recvbuf on the root becomes count elements of each rank, in
+ * rank order; on the others it may be NULL. own may be its place there.
  */
-coll_status_t flat_gather_to(const struct flat *f, int root, const void *own,
+coll_status_t flat_gather_tree(const struct flat *f, int root, const void *own,
     void *recvbuf, size_t count);
 
 /* --- flat_all_gather.c ---------------------------------------------------- */
 
 coll_status_t flat_all_gather(const struct flat *f);
 
-/* The parts of buf, of which every rank has its own one there. */
-coll_status_t flat_all_gather_parts(
+/* The parts of buf, of which every rank has its own one there: the two ways. */
+coll_status_t flat_all_gather_bruck(
+    const struct flat *f, void *buf, const struct pattern_parts *parts);
+coll_status_t flat_all_gather_ring(
     const struct flat *f, void *buf, const struct pattern_parts *parts);
 
 /* --- flat_reduce.c -------------------------------------------------------- */

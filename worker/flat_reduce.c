@@ -1,7 +1,8 @@
 /*
  * all_reduce, reduce and reduce_scatter.
  *
- * small     one rank, or every rank, gets the data of all and folds it.
+ * gather    one rank, or every rank, gets the data of all and folds it: few
+ *           steps, for what is small.
  * pairwise  every rank gets of all others what belongs to its part, and folds
  *           that at once. all_reduce and reduce then put the parts together.
  * ring      partial results go round in rank order: no faster between equal
@@ -247,9 +248,7 @@ static coll_status_t reduce_ring(const struct flat *f, const void *send,
 static coll_status_t reduce_parts(const struct flat *f, const void *send,
     const struct pattern_parts *parts, void *to)
 {
-    bool is_large = pattern_parts_sum(parts) * f->elem > FLAT_SCRATCH_BYTES / 4;
-
-    if (is_large && f->size > 2 && !f->g->is_deterministic)
+    if (f->algorithm == COLL_ALGORITHM_RING)
         return reduce_ring(f, send, parts, to);
     return reduce_pairwise(f, send, parts, to);
 }
@@ -283,7 +282,7 @@ static coll_status_t fold_all(const struct flat *f, const char *all)
     return COLL_OK;
 }
 
-static coll_status_t all_reduce_small(const struct flat *f)
+static coll_status_t all_reduce_gather(const struct flat *f)
 {
     const struct coll_call *call = f->call;
     const struct pattern_parts parts = {
@@ -295,7 +294,7 @@ static coll_status_t all_reduce_small(const struct flat *f)
         return COLL_ERR_MEMORY;
     flat_copy(f, flat_at(f, all, pattern_part_at(&parts, f->rank)),
         call->sendbuf, call->count);
-    status = flat_all_gather_parts(f, all, &parts);
+    status = flat_all_gather_bruck(f, all, &parts);
     if (status == COLL_OK)
         status = fold_all(f, all);
     free(all);
@@ -308,16 +307,18 @@ coll_status_t flat_all_reduce(const struct flat *f)
     const struct pattern_parts parts = {.size = f->size, .total = call->count};
     coll_status_t status;
 
-    if (flat_is_small(f, call->count))
-        return all_reduce_small(f);
+    if (f->algorithm == COLL_ALGORITHM_GATHER)
+        return all_reduce_gather(f);
     status = reduce_parts(f, call->sendbuf, &parts,
         flat_at(f, call->recvbuf, pattern_part_at(&parts, f->rank)));
-    if (status == COLL_OK)
-        status = flat_all_gather_parts(f, call->recvbuf, &parts);
-    return status;
+    if (status != COLL_OK)
+        return status;
+    if (pattern_parts_most(&parts) * f->elem <= FLAT_SMALL_BYTES)
+        return flat_all_gather_bruck(f, call->recvbuf, &parts);
+    return flat_all_gather_ring(f, call->recvbuf, &parts);
 }
 
-static coll_status_t reduce_small(const struct flat *f)
+static coll_status_t reduce_gather(const struct flat *f)
 {
     const struct coll_call *call = f->call;
     char *all = NULL;
@@ -328,7 +329,7 @@ static coll_status_t reduce_small(const struct flat *f)
         if (all == NULL)
             return COLL_ERR_MEMORY;
     }
-    status = flat_gather_to(f, call->root, call->sendbuf, all, call->count);
+    status = flat_gather_tree(f, call->root, call->sendbuf, all, call->count);
     if (status == COLL_OK && all != NULL)
         status = fold_all(f, all);
     free(all);
@@ -365,7 +366,7 @@ static coll_status_t collect(const struct flat *f,
 
 /* Piece by piece, because ranks beside the root have no buffer for their
  * part. */
-static coll_status_t reduce_large(const struct flat *f)
+static coll_status_t reduce_in_parts(const struct flat *f)
 {
     const struct coll_call *call = f->call;
     size_t most = FLAT_SCRATCH_BYTES / f->elem;
@@ -392,5 +393,6 @@ static coll_status_t reduce_large(const struct flat *f)
 
 coll_status_t flat_reduce(const struct flat *f)
 {
-    return flat_is_small(f, f->call->count) ? reduce_small(f) : reduce_large(f);
+    return f->algorithm == COLL_ALGORITHM_GATHER ? reduce_gather(f)
+                                                 : reduce_in_parts(f);
 }

@@ -21,19 +21,6 @@
 /* A reduction goes on in blocks that stay in the caches. */
 #define BLOCK_BYTES ((size_t)32 * 1024)
 
-/* From here on the tick that tells where buffers are has paid for itself, if
- * they are mapped; and if the kernel has to read them. Measured with 2 and 4
- * ranks on two CPUs. */
-#define MAPPED_MIN_BYTES ((size_t)16 * 1024)
-#define READ_MIN_BYTES ((size_t)64 * 1024)
-
-/* A reduction has to read into memory first: that pays where slots no longer
- * fit the caches. */
-#define READ_AND_REDUCE_MIN_BYTES ((size_t)1024 * 1024)
-
-/* Blocks of all other ranks lie in memory at once: not for too many. */
-#define READ_MAX_RANKS 64
-
 struct direct {
     struct coll_group *g;
     const struct coll_call *call;
@@ -44,10 +31,9 @@ struct direct {
 
 /* --- What the call is about ----------------------------------------------- */
 
-/* Bytes that this rank's buffers have, and what the largest transfer between
- * two ranks is: the same on all. */
+/* Bytes that this rank's buffers have. */
 struct extents {
-    size_t send, recv, transfer;
+    size_t send, recv;
 };
 
 static size_t end_of(const size_t *counts, const size_t *at, int n)
@@ -70,29 +56,28 @@ static struct extents extents_of(
 
     switch (call->kind) {
     case COLL_KIND_ALL_REDUCE:
-        return (struct extents){one, one, one / n};
+        return (struct extents){one, one};
     case COLL_KIND_REDUCE:
-        return (struct extents){one, is_root ? one : 0, one / n};
+        return (struct extents){one, is_root ? one : 0};
     case COLL_KIND_BROADCAST:
-        return (struct extents){0, is_root ? one : 0, one};
+        return (struct extents){0, is_root ? one : 0};
     case COLL_KIND_ALL_GATHER:
-        return (struct extents){one, 0, one};
+        return (struct extents){one, 0};
     case COLL_KIND_GATHER:
-        return (struct extents){one, is_root ? one * n : 0, one};
+        return (struct extents){one, is_root ? one * n : 0};
     case COLL_KIND_SCATTER:
-        return (struct extents){is_root ? one * n : 0, 0, one};
+        return (struct extents){is_root ? one * n : 0, 0};
     case COLL_KIND_REDUCE_SCATTER:
-        return (struct extents){one * n, 0, one};
+        return (struct extents){one * n, 0};
     case COLL_KIND_ALL_TO_ALL:
-        return (struct extents){one * n, one * n, one};
+        return (struct extents){one * n, one * n};
     case COLL_KIND_ALL_GATHER_V:
-        return (struct extents){call->recv_counts[g->rank] * size, 0, one / n};
+        return (struct extents){call->recv_counts[g->rank] * size, 0};
     case COLL_KIND_REDUCE_SCATTER_V:
         return (struct extents){
-            end_of(call->send_counts, call->send_at, g->size) * size, 0,
-            one / n};
+            end_of(call->send_counts, call->send_at, g->size) * size, 0};
     default:
-        return (struct extents){0, 0, 0};
+        return (struct extents){0, 0};
     }
 }
 
@@ -279,90 +264,103 @@ static bool some_are_in_place(const struct direct *d)
 
 /* --- Choosing ------------------------------------------------------------- */
 
-/* Runs it, between the first tick and the last. *is_done: not in the slots. */
-static coll_status_t run(
-    const struct direct *d, const struct extents *x, bool *is_done)
+/* The buffers that a call reads or writes where they are. */
+static bool are_mapped(const struct direct *d)
+{
+    const struct shm_views *v = &d->views;
+
+    switch (d->call->kind) {
+    case COLL_KIND_REDUCE:
+    case COLL_KIND_ALL_REDUCE:
+        return v->all_send_mapped && v->all_recv_mapped;
+    case COLL_KIND_BROADCAST:
+        return v->all_recv_mapped;
+    case COLL_KIND_GATHER:
+        return v->all_send_mapped || v->all_recv_mapped;
+    case COLL_KIND_ALL_TO_ALL:
+        return v->all_send_mapped && !some_are_in_place(d);
+    default:
+        return v->all_send_mapped;
+    }
+}
+
+static bool are_readable(const struct direct *d)
+{
+    return d->views.may_read &&
+           !(d->call->kind == COLL_KIND_ALL_TO_ALL && some_are_in_place(d));
+}
+
+/* Between the first tick and the last. */
+static coll_status_t run(const struct direct *d, bool is_mapped)
 {
     const struct coll_call *call = d->call;
-    const struct shm_views *v = &d->views;
-    bool is_read = v->may_read;
-    bool is_read_and_reduced = v->may_read &&
-                               x->transfer >= READ_AND_REDUCE_MIN_BYTES &&
-                               d->s->size <= READ_MAX_RANKS;
-    bool root_is_mapped;
 
-    *is_done = true;
     switch (call->kind) {
     case COLL_KIND_REDUCE:
-        if (v->all_send_mapped && v->all_recv_mapped)
-            return reduce_and_push(d);
-        break;
     case COLL_KIND_ALL_REDUCE:
-        if (v->all_send_mapped && v->all_recv_mapped)
-            return reduce_and_push(d);
-        if (is_read_and_reduced)
-            return reduce_and_pull(d);
-        break;
+        return is_mapped ? reduce_and_push(d) : reduce_and_pull(d);
     case COLL_KIND_REDUCE_SCATTER:
     case COLL_KIND_REDUCE_SCATTER_V:
-        if (v->all_send_mapped || is_read_and_reduced)
-            return reduce_scatter(d);
-        break;
+        return reduce_scatter(d);
     case COLL_KIND_BROADCAST:
     case COLL_KIND_SCATTER:
-        root_is_mapped = call->kind == COLL_KIND_SCATTER ? v->all_send_mapped
-                                                         : v->all_recv_mapped;
-        if (root_is_mapped || is_read)
-            return take_from_root(d);
-        break;
-    case COLL_KIND_ALL_TO_ALL:
-        if (some_are_in_place(d))
-            break;
-        if (v->all_send_mapped || is_read)
-            return take_from_all(d);
-        break;
-    case COLL_KIND_ALL_GATHER:
-    case COLL_KIND_ALL_GATHER_V:
-        if (v->all_send_mapped || is_read)
-            return take_from_all(d);
-        break;
+        return take_from_root(d);
     case COLL_KIND_GATHER:
-        if (v->all_recv_mapped) {
+        if (is_mapped && d->views.all_recv_mapped) {
             give_to_root(d);
             return COLL_OK;
         }
-        if (v->all_send_mapped || is_read)
-            return call->root == d->s->rank ? take_from_all(d) : COLL_OK;
-        break;
+        return call->root == d->s->rank ? take_from_all(d) : COLL_OK;
     default:
-        break;
+        return take_from_all(d);
     }
-    *is_done = false;
-    return COLL_OK;
 }
 
-coll_status_t shm_direct(
-    struct coll_group *g, const struct coll_call *call, bool *is_done)
+static bool is_direct(enum coll_algorithm algorithm)
+{
+    return algorithm == COLL_ALGORITHM_MAPPED ||
+           algorithm == COLL_ALGORITHM_CMA;
+}
+
+/* Whether it would be for the kernel if nothing were mapped. */
+static bool wants_read(const struct coll_group *g, struct coll_case c)
+{
+    c.is_reached = true;
+    c.are_readable = true;
+    return coll_algorithm_pick(g->tuning, COLL_LEVEL_SHM, &c) ==
+           COLL_ALGORITHM_CMA;
+}
+
+coll_status_t shm_direct(struct coll_group *g, const struct coll_call *call,
+    enum coll_algorithm *algorithm)
 {
     struct direct d = {.g = g,
         .call = call,
         .s = g->state,
         .size = coll_dtype_size(call->dtype)};
-    struct extents x = extents_of(g, call);
+    struct coll_case c = coll_case_of(g, call, g->size);
+    struct extents x;
     coll_status_t status;
 
-    *is_done = false;
-    if (x.transfer * (size_t)g->size < MAPPED_MIN_BYTES)
+    *algorithm =
+        coll_algorithm_choose(g->tuning, COLL_LEVEL_SHM, &c, call->seq);
+    if (!is_direct(*algorithm))
         return COLL_OK;
     if (scratch_of(d.s) == NULL)
         return coll_fail(COLL_ERR_MEMORY, "out of memory for an operation");
-    status = shm_reach_begin(
-        g, call, x.send, x.recv, x.transfer >= READ_MIN_BYTES, &d.views);
+    x = extents_of(g, call);
+    status =
+        shm_reach_begin(g, call, x.send, x.recv, wants_read(g, c), &d.views);
     if (status != COLL_OK)
         return status;
     d.s->has_begun = true;
-    status = run(&d, &x, is_done);
-    if (status == COLL_OK && *is_done)
-        status = shm_tick(g, call, call->deadline_ns);
-    return status;
+    c.is_reached = true;
+    c.are_mapped = are_mapped(&d);
+    c.are_readable = are_readable(&d);
+    *algorithm =
+        coll_algorithm_choose(g->tuning, COLL_LEVEL_SHM, &c, call->seq);
+    if (!is_direct(*algorithm))
+        return COLL_OK;
+    status = run(&d, *algorithm == COLL_ALGORITHM_MAPPED);
+    return status == COLL_OK ? shm_tick(g, call, call->deadline_ns) : status;
 }

@@ -30,7 +30,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#include "backend.h"
+#include "coll_algorithm.h"
 #include "coll_signature.h"
 
 /* The tick that all counters start at. They wrap; starting just below that
@@ -361,14 +361,16 @@ void shm_take_cpus(struct shm_state *s);
 /* --- The operations; each makes its first tick through shm_first_tick() - */
 
 /*
- * A large call without slots, if it can be done so. Else *is_done is false, and
- * its first tick may be over.
+ * Chooses the algorithm, and runs the call if it is one without slots: MAPPED
+ * or CMA. Else the call's first tick may be over. Not for a barrier, nor for
+ * all_to_all_v.
  */
-coll_status_t shm_direct(
-    struct coll_group *g, const struct coll_call *call, bool *is_done);
+coll_status_t shm_direct(struct coll_group *g, const struct coll_call *call,
+    enum coll_algorithm *algorithm);
 
-/* all_reduce and reduce */
-coll_status_t shm_reduce(struct coll_group *g, const struct coll_call *call);
+/* all_reduce and reduce: ONE_SHOT or TWO_SHOT */
+coll_status_t shm_reduce(struct coll_group *g, const struct coll_call *call,
+    enum coll_algorithm algorithm);
 coll_status_t shm_broadcast(struct coll_group *g, const struct coll_call *call);
 /* all_gather, all_gather_v and gather */
 coll_status_t shm_gather(struct coll_group *g, const struct coll_call *call);

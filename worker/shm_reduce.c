@@ -1,11 +1,11 @@
 /*
  * all_reduce and reduce in two ways that give the same bits on every rank:
  *
- * direct  every rank reduces everything itself. One tick per chunk, but
- *         each rank reads the data of all the others.
- * split   every rank reduces its share of a chunk for all and the others
- *         copy the result. One tick more, but each rank reads every byte
- *         only once or twice however many ranks there are.
+ * one_shot  every rank reduces everything itself. One tick, but each rank
+ *           reads the data of all the others.
+ * two_shot  every rank reduces its share of a chunk for all and the others
+ *           copy the result. One tick more, but each rank reads every byte
+ *           only once or twice however many ranks there are.
  *
  * Of a reduce only the root reads, or copies, the result.
  */
@@ -14,11 +14,6 @@
 #include <string.h>
 
 #include "kernel.h"
-
-/* Messages up to this size per rank go direct: below it the tick that split
- * needs more costs more than it saves. Measured on two CPUs: 2 ranks break
- * even at 8 KiB, 4 ranks between 4 and 16. */
-#define DIRECT_MAX_BYTES ((size_t)8192)
 
 /* Where shares of a chunk may begin: cache lines, so that no two ranks write
  * to one. */
@@ -30,7 +25,7 @@ static bool wants_result(
     return call->kind != COLL_KIND_REDUCE || call->root == s->rank;
 }
 
-static coll_status_t reduce_direct(
+static coll_status_t reduce_one_shot(
     struct coll_group *g, const struct coll_call *call)
 {
     struct shm_state *s = g->state;
@@ -42,7 +37,7 @@ static coll_status_t reduce_direct(
 
     if (bytes > 0)
         memcpy(own, call->sendbuf, bytes);
-    status = shm_first_tick(g, call);
+    status = shm_next_tick(g, call, true);
     if (status != COLL_OK || bytes == 0 || !wants_result(s, call))
         return status;
     /* From the slot even for this rank: recvbuf, which may be sendbuf,
@@ -129,7 +124,7 @@ static void get_results(struct shm_state *s, const struct coll_call *call,
 
 /* A pipeline with one tick per step: the input of one chunk and the result
  * of the one before are published together. */
-static coll_status_t reduce_split(
+static coll_status_t reduce_two_shot(
     struct coll_group *g, const struct coll_call *call)
 {
     struct shm_state *s = g->state;
@@ -154,12 +149,10 @@ static coll_status_t reduce_split(
     return COLL_OK;
 }
 
-coll_status_t shm_reduce(struct coll_group *g, const struct coll_call *call)
+coll_status_t shm_reduce(struct coll_group *g, const struct coll_call *call,
+    enum coll_algorithm algorithm)
 {
-    struct shm_state *s = g->state;
-    size_t bytes = call->count * coll_dtype_size(call->dtype);
-
-    if (bytes <= DIRECT_MAX_BYTES && bytes <= s->chunk_bytes)
-        return reduce_direct(g, call);
-    return reduce_split(g, call);
+    if (algorithm == COLL_ALGORITHM_ONE_SHOT)
+        return reduce_one_shot(g, call);
+    return reduce_two_shot(g, call);
 }

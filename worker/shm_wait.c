@@ -317,7 +317,7 @@ static coll_status_t fail_mismatch(
         const struct coll_signature *sig =
             &s->control[first].ticks[s->tick & 1].signature;
         char ranks[96];
-        char what[96];
+        char what[COLL_SIGNATURE_TEXT_BYTES];
         bool is_repeat = false;
 
         for (int r = 0; r < s->size; r++) {

@@ -156,8 +156,8 @@ coll_status_t tcp_agree(struct tcp_net *net, const struct coll_call *call,
         .of_first = coll_signature_of(call),
     };
     bool is_whole = true;
-    char one[96];
-    char two[96];
+    char one[COLL_SIGNATURE_TEXT_BYTES];
+    char two[COLL_SIGNATURE_TEXT_BYTES];
 
     for (int d = 1; d < net->size; d *= 2) {
         const struct step s = step_of(net, gift, d);

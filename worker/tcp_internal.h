@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 
 #include "backend.h"
+#include "coll_algorithm.h"
 #include "spread.h"
 
 /* Each rank learns of every other one where it is: beyond this that is no
@@ -182,7 +183,19 @@ coll_status_t tcp_run_small(struct tcp_net *net, const struct coll_call *call,
  * and barrier; of any other just the agreement. root is a rank of the net. A
  * failure is told.
  */
-coll_status_t tcp_run(struct tcp_net *net, const struct coll_call *call);
+/* Bytes that go on their way at a time. */
+#define TCP_PIECE_BYTES ((size_t)128 << 10)
+
+/* is_of_leaders: the net's ranks are only those of the group that lead their
+ * nodes. */
+enum coll_algorithm tcp_choose(const struct tcp_net *net, struct coll_group *g,
+    const struct coll_call *call, bool is_of_leaders);
+
+/* Whether tcp_run() has it; else it is made of messages: flat.h. */
+bool tcp_has(enum coll_kind kind, enum coll_algorithm algorithm);
+
+coll_status_t tcp_run(struct tcp_net *net, const struct coll_call *call,
+    enum coll_algorithm algorithm);
 
 /* --- tcp_places.c: where the ranks are after their meeting ---------------- */
 

@@ -17,8 +17,6 @@
 #include "pattern.h"
 #include "spread.h"
 
-#define PIECE_BYTES ((size_t)128 << 10)
-
 static struct tcp_flow flow_of(
     struct tcp_net *net, int by, const void *data, size_t len)
 {
@@ -155,7 +153,7 @@ static coll_status_t all_reduce(
         .net = net,
         .call = call,
         .elem = elem,
-        .round = PIECE_BYTES / elem * (size_t)net->size,
+        .round = TCP_PIECE_BYTES / elem * (size_t)net->size,
         .steps = 2 * (net->size - 1),
     };
     struct tcp_flow out = {0};
@@ -201,7 +199,8 @@ static coll_status_t broadcast_chain(
     char *buf = call->recvbuf;
 
     while (have < bytes || sent < bytes) {
-        size_t coming = have < bytes ? min_size(bytes - have, PIECE_BYTES) : 0;
+        size_t coming =
+            have < bytes ? min_size(bytes - have, TCP_PIECE_BYTES) : 0;
         coll_status_t status;
 
         if (in.left == 0 && coming > 0)
@@ -241,38 +240,60 @@ static coll_status_t broadcast_tree(
     return status;
 }
 
-static coll_status_t broadcast(
-    struct tcp_net *net, const struct coll_call *call)
-{
-    size_t bytes = call->count * coll_dtype_size(call->dtype);
-    size_t levels = 0;
-
-    while ((1 << levels) < net->size)
-        levels++;
-    /* The tree's root sends everything to so many. The chain's end has waited
-     * for a piece of each rank in between. */
-    if (levels > 1 &&
-        bytes < (size_t)(net->size - 2) * PIECE_BYTES / (levels - 1))
-        return broadcast_tree(net, call, bytes);
-    return broadcast_chain(net, call, bytes);
-}
-
 /* --- All ------------------------------------------------------------------ */
 
-coll_status_t tcp_run(struct tcp_net *net, const struct coll_call *call)
+enum coll_algorithm tcp_choose(const struct tcp_net *net, struct coll_group *g,
+    const struct coll_call *call, bool is_of_leaders)
 {
+    struct coll_case c = coll_case_of(g, call, net->size);
+    struct spread plan;
+
+    if (call->kind == COLL_KIND_BARRIER)
+        c.blocks = 0;
+    else if (spread_plan(&plan, call, net->size))
+        c.blocks =
+            plan.is_from_root ? plan.bytes : plan.bytes * (size_t)net->size;
+    c.is_of_leaders = is_of_leaders;
+    return coll_algorithm_choose(g->tuning, COLL_LEVEL_NET, &c, call->seq);
+}
+
+bool tcp_has(enum coll_kind kind, enum coll_algorithm algorithm)
+{
+    return algorithm == COLL_ALGORITHM_EAGER || kind == COLL_KIND_BROADCAST ||
+           (kind == COLL_KIND_ALL_REDUCE && algorithm == COLL_ALGORITHM_RING);
+}
+
+static coll_status_t run_large(struct tcp_net *net,
+    const struct coll_call *call, enum coll_algorithm algorithm)
+{
+    size_t bytes = call->count * coll_dtype_size(call->dtype);
+    coll_status_t status = tcp_agree(net, call, NULL);
+
+    if (status != COLL_OK)
+        return status;
+    switch (algorithm) {
+    case COLL_ALGORITHM_RING:
+        return all_reduce(net, call);
+    case COLL_ALGORITHM_TREE:
+        return broadcast_tree(net, call, bytes);
+    case COLL_ALGORITHM_CHAIN:
+        return broadcast_chain(net, call, bytes);
+    default: /* a barrier */
+        return COLL_OK;
+    }
+}
+
+coll_status_t tcp_run(struct tcp_net *net, const struct coll_call *call,
+    enum coll_algorithm algorithm)
+{
+    bool is_small = algorithm == COLL_ALGORITHM_EAGER;
     struct spread plan;
     coll_status_t status;
 
-    if (spread_plan(&plan, call, net->size)) {
+    if (is_small && spread_plan(&plan, call, net->size))
         status = tcp_run_small(net, call, &plan);
-    } else {
-        status = tcp_agree(net, call, NULL);
-        if (status == COLL_OK && call->kind == COLL_KIND_ALL_REDUCE)
-            status = all_reduce(net, call);
-        else if (status == COLL_OK && call->kind == COLL_KIND_BROADCAST)
-            status = broadcast(net, call);
-    }
+    else
+        status = run_large(net, call, algorithm);
     if (status != COLL_OK)
         tcp_net_fail(net, call->seq, status);
     return status;

@@ -403,7 +403,7 @@ static void one_dies_in_the_middle(struct coll_group *g, int rank, void *arg)
         /* Agrees to all of it, and sends less. */
         none.count = 0;
         none.whole = &call;
-        EXPECT_OK(tcp_run(net, &none));
+        EXPECT_OK(tcp_run(net, &none, COLL_ALGORITHM_EAGER));
         EXPECT(send(tcp_net_link(net, 2)->data, x, 100000, MSG_NOSIGNAL) > 0,
             "send: %s", strerror(errno));
         cut_off(net);

@@ -958,6 +958,76 @@ COLL_API coll_status_t coll_install_crash_handler(void);
  */
 COLL_API coll_status_t coll_recorder_dump(int fd);
 
+/* --- Algorithms ----------------------------------------------------------- */
+
+/*
+ * An operation can be done in several ways, and the library takes one by size,
+ * number of ranks and where they are. The program coll_tune measures them all
+ * on a machine and prints which the library takes and why; the following is
+ * what it is made of, and lets a program take another one.
+ *
+ * On one node                  (level "shm")
+ *   mapped        ranks work in each other's buffers, which must be of
+ *                 coll_alloc()
+ *   cma           the kernel lets ranks read each other's buffers (cross-memory
+ *                 attach, process_vm_readv)
+ *   one_shot      reductions: every rank reduces the data of all
+ *   two_shot      reductions: every rank reduces its share, and all copy that
+ *   staged        the rest, through shared memory
+ * By messages                  (level "net")
+ *   eager         the data travel with the first messages
+ *   ring, chain, tree, linear, bruck, pairwise
+ *                 as the literature calls them: R. Thakur, R. Rabenseifner,
+ *                 W. Gropp, "Optimization of Collective Communication
+ *                 Operations in MPICH", IJHPCA 19(1), 2005; pairwise
+ *                 reductions are its pairwise exchange
+ *   gather        reductions: one rank, or every rank, gets the data of all
+ * Ranks of several nodes       (level "nodes")
+ *   hierarchical  within each node, between one rank of each, and back
+ *   eager         the same in one go, with the data of every rank apart
+ *   flat          by messages between any two ranks
+ */
+
+/*
+ * The names of the algorithms that an operation ("all_reduce", ...) has at any
+ * level: index 0 is the first, NULL is behind the last, or there is no such
+ * operation with a choice. The text is a constant.
+ */
+COLL_API const char *coll_algorithm_name(const char *operation, int index);
+
+/*
+ * Has a group take these algorithms, "all_reduce:ring,broadcast:tree", from its
+ * next operation on, at each level that has one of that name. NULL or "" leaves
+ * all to the library again. For a call for which it is impossible (mapped
+ * without memory of coll_alloc(), ...) the library chooses as without it. group
+ * NULL means all ranks.
+ *
+ * All ranks of the group must set the same before the same operation; else that
+ * operation fails with COLL_ERR_MISMATCH on all of them. It does not
+ * communicate, and may not be called while an operation of the group is on its
+ * way (COLL_ERR_STATE). COLL_ERR_ARGUMENT: the text names what does not exist,
+ * and nothing has changed. The variable COLL_ALGORITHM does the same for the
+ * default group in coll_init(); groups begin with what the default group has.
+ */
+COLL_API coll_status_t coll_algorithm_set(
+    coll_group_t *group, const char *choices);
+
+/*
+ * How the group's last operation was done on this rank, and why so. Writes to
+ * out, of cap bytes, a text with a line for each level at which there was a
+ * choice:
+ *
+ *     shm: two_shot of all_reduce, 65536 bytes, parts of 16384, 4 ranks; not
+ *     mapped: not all its buffers are of coll_alloc(); not cma: ...
+ *
+ * (without the break): the level, the algorithm, the operation or the step of
+ * it, the size, and why none was taken that the library would sooner take. It
+ * is cut if cap is too small, and "" if there was no choice. 1024 bytes are
+ * always enough. COLL_ERR_STATE while an operation of the group is on its way.
+ */
+COLL_API coll_status_t coll_explain(
+    const coll_group_t *group, char *out, size_t cap);
+
 #ifdef __cplusplus
 }
 #endif
