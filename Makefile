@@ -72,7 +72,7 @@ FUZZED_AGENT_SRCS := agent/error_file.c agent/plain_text.c
 FUZZ_SRCS := $(wildcard tests/fuzz/fuzz_*.c)
 HELPER_SRCS := $(wildcard tests/e2e/helpers/*.c)
 EXAMPLE_SRCS := $(wildcard docs/examples/*.c)
-PROGRAMS := crun crund
+PROGRAMS := crun crund coll_tune
 PROGRAM_SRCS := $(PROGRAMS:%=cmd/%.c)
 CMD_SRCS := $(filter-out $(PROGRAM_SRCS),$(wildcard cmd/*.c))
 INTEROP_SRCS := $(wildcard tests/interop/*.c)
@@ -165,6 +165,12 @@ $(BUILD)/crund: $(call obj,cmd/crund.c cmd/option_table.c cmd/standard_fds.c \
 	$(RDZV_WORKER_SRCS) $(BASE_SRCS))
 	$(call say,LD,$@)
 	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS)
+
+# A worker like any other, which sees only what a user sees of the library.
+$(BUILD)/coll_tune: $(call obj,cmd/coll_tune.c cmd/option_table.c $(BASE_SRCS)) \
+	$(LIB_A)
+	$(call say,LD,$@)
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) -lm
 
 # Examples see only what a user sees: the public header and the library.
 $(BUILD)/examples/%: docs/examples/%.c $(LIB_A) worker/include/collective.h
