@@ -113,6 +113,7 @@ struct shm_state {
     size_t result_bytes; /* room behind it for a share of the result */
     uint32_t tick; /* the last one this rank has published */
     bool may_spin; /* every rank has a CPU of its own */
+    int spin_rounds; /* how long, by what it was good for so far */
     _Atomic bool is_relaying; /* the failure of this rank is another's */
     int epoll; /* every link and pidfd, so that a look is one call */
     uint64_t verdict_ns; /* 0, or when to wait no longer; see below */

@@ -24,8 +24,12 @@
  * operation where ranks share CPUs, sleeping and being woken 20. After
  * YIELD_NS somebody is really late, and burning a CPU would slow it down.
  */
-#define SPIN_ROUNDS 200
+#define SPIN_MAX_ROUNDS 200
 #define YIELD_NS (100 * 1000ull)
+
+/* Where spinning was in vain, since others have a part of the CPUs that the
+ * ranks could have, it is tried for less long the next time, down to this. */
+#define SPIN_MIN_ROUNDS 12
 
 /*
  * The longest sleep without a look at the peers. Publishing wakes sleepers at
@@ -250,19 +254,30 @@ static void sleep_on(struct shm_state *s, int rank, uint64_t deadline_ns)
     atomic_fetch_sub(&c->sleepers, 1);
 }
 
+static bool spin(struct shm_state *s, int rank)
+{
+    for (int i = 0; i < s->spin_rounds; i++) {
+        if (!shm_is_behind(s, rank)) {
+            s->spin_rounds = s->spin_rounds < SPIN_MAX_ROUNDS / 2
+                                 ? 2 * s->spin_rounds
+                                 : SPIN_MAX_ROUNDS;
+            return true;
+        }
+        shm_relax();
+    }
+    s->spin_rounds = s->spin_rounds > 2 * SPIN_MIN_ROUNDS ? s->spin_rounds / 2
+                                                          : SPIN_MIN_ROUNDS;
+    return false;
+}
+
 static coll_status_t wait_for(struct coll_group *g,
     const struct coll_call *call, int rank, uint64_t deadline_ns)
 {
     struct shm_state *s = g->state;
     uint64_t yield_until;
 
-    if (s->may_spin) {
-        for (int i = 0; i < SPIN_ROUNDS; i++) {
-            if (!shm_is_behind(s, rank))
-                return COLL_OK;
-            shm_relax();
-        }
-    }
+    if (s->may_spin && spin(s, rank))
+        return COLL_OK;
     yield_until = clock_now_ns() + YIELD_NS;
     do {
         for (int i = 0; i < 8; i++) {
