@@ -434,8 +434,8 @@ static coll_status_t check_parts(const struct check *c, const char *what,
 }
 
 /* Parts that are written: any two of them apart. Packed ones are. */
-static coll_status_t check_apart(const struct check *c, const size_t *counts,
-    const size_t *at, const size_t *given)
+static coll_status_t check_apart(const struct check *c, const char *buffer,
+    const size_t *counts, const size_t *at, const size_t *given)
 {
     if (given == NULL)
         return COLL_OK;
@@ -444,8 +444,8 @@ static coll_status_t check_apart(const struct check *c, const size_t *counts,
             if (counts[a] > 0 && counts[b] > 0 && at[a] < at[b] + counts[b] &&
                 at[b] < at[a] + counts[a])
                 return coll_fail(COLL_ERR_ARGUMENT,
-                    "%s: the parts of ranks %d and %d in recvbuf overlap",
-                    c->name, b, a);
+                    "%s: the parts of ranks %d and %d in %s overlap", c->name,
+                    b, a, buffer);
     return COLL_OK;
 }
 
@@ -498,7 +498,7 @@ static coll_status_t all_gather_v(const void *sendbuf, size_t send_count,
     if (status == COLL_OK)
         status = check_buffer(&c, "recvbuf", recvbuf, parts.sum);
     if (status == COLL_OK)
-        status = check_apart(&c, recv_counts, call.recv_at, recv_at);
+        status = check_apart(&c, "recvbuf", recv_counts, call.recv_at, recv_at);
     if (status == COLL_OK) {
         own = (const char *)recvbuf + bytes_of(&call, call.recv_at[c.g->rank]);
         call.count = parts.sum;
@@ -546,6 +546,11 @@ static coll_status_t reduce_scatter_v(const void *sendbuf,
         call.extra = hash_counts(send_counts, c.g->size);
         status = check_overlap(&c, sendbuf, bytes_of(&call, parts.end), recvbuf,
             bytes_of(&call, own_count), recvbuf == own);
+        /* In place the result would be written where others still read. All
+         * parts, so that all ranks find the same. */
+        if (status == COLL_OK && recvbuf == own)
+            status =
+                check_apart(&c, "sendbuf", send_counts, call.send_at, send_at);
     }
     return submit_or_free(&c, &call, work, status);
 }
@@ -592,7 +597,7 @@ static coll_status_t all_to_all_v(const void *sendbuf,
     if (status == COLL_OK)
         status = check_buffer(&c, "recvbuf", recvbuf, recv.sum);
     if (status == COLL_OK)
-        status = check_apart(&c, recv_counts, call.recv_at, recv_at);
+        status = check_apart(&c, "recvbuf", recv_counts, call.recv_at, recv_at);
     if (status == COLL_OK)
         status = check_overlap(&c, sendbuf, bytes_of(&call, send.end), recvbuf,
             bytes_of(&call, recv.end), false);

@@ -385,6 +385,11 @@ static void bad_buffers(struct coll_group *g, int rank, void *arg)
         "parts of ranks 0 and 1 in recvbuf overlap");
     BAD(coll_all_to_all_v(x + 8, two, NULL, x, two, at, COLL_INT32, g),
         "parts of ranks 0 and 1 in recvbuf overlap");
+    BAD(coll_reduce_scatter_v(x, two, at, x + rank, COLL_INT32, COLL_SUM, g),
+        "parts of ranks 0 and 1 in sendbuf overlap");
+    /* Those that are only read may overlap. */
+    EXPECT_OK(
+        coll_reduce_scatter_v(x, two, at, x + 4, COLL_INT32, COLL_SUM, g));
     /* Counts and offsets. */
     BAD(coll_all_gather_v(x, 1, x + 8, two, NULL, COLL_INT32, g),
         "send_count is 1, recv_counts of this rank");
