@@ -123,6 +123,7 @@ struct coll_group {
     _Atomic bool is_aborted; /* ends every wait of this rank */
     _Atomic bool must_tell; /* the other ranks do not know of the failure */
     _Atomic uint32_t messages; /* calls and works of them that are not done */
+    _Atomic uint32_t drivers; /* threads that move messages for a work */
     int *own_names; /* NULL or what names points to */
     struct coll_tuning *own_tuning; /* likewise */
     struct coll_group *prev, *next; /* the groups of this process */

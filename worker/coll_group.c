@@ -270,7 +270,13 @@ bool coll_group_is_in_use(const struct coll_group *g)
      */
     while (atomic_load(&g->is_aborted) && coll_group_is_busy(g))
         nanosleep(&pause, NULL);
-    return coll_group_is_busy(g);
+    if (coll_group_is_busy(g))
+        return true;
+    /* Several threads may have waited for a work. It is done, so those that
+     * have not noticed are about to. */
+    while (atomic_load(&g->drivers) > 0)
+        nanosleep(&pause, NULL);
+    return false;
 }
 
 /* Tells the other ranks of the group's failure, if somebody has to. In a turn,

@@ -1,6 +1,7 @@
 /*
  * See coll_work.h. A work is freed by whoever is last to need it: the program,
- * which gives it back, or the one who finishes it.
+ * which gives it back, the one who finishes it, or a thread that is in a call
+ * on it just then.
  */
 #include "coll_work.h"
 
@@ -29,6 +30,7 @@ struct coll_work {
     pthread_cond_t done;
     bool is_done;
     bool is_given_back;
+    unsigned int users; /* threads that are in a call on it */
     coll_status_t status;
     coll_work_fn_t *then;
     void *then_arg;
@@ -77,16 +79,48 @@ static coll_status_t result(const struct coll_work *w)
     return w->status == COLL_OK ? COLL_OK : coll_fail(w->status, "%s", w->text);
 }
 
+/* Nobody needs it any more. Its lock is held. */
+static bool is_over(const struct coll_work *w)
+{
+    return w->g == NULL && w->is_given_back && w->users == 0;
+}
+
+/* Gives the lock back, and frees what nobody needs. */
+static void unlock(struct coll_work *w)
+{
+    bool is_last = is_over(w);
+
+    pthread_mutex_unlock(&w->lock);
+    if (is_last)
+        work_free(w);
+}
+
+/* Around a call of the program, for which the work stays, whoever gives it
+ * back meanwhile. Both hold the lock. */
+static void enter(struct coll_work *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->users++;
+}
+
+static void leave(struct coll_work *w)
+{
+    w->users--;
+    unlock(w);
+}
+
 /* The work's result is set. */
 static void finish(struct coll_work *w)
 {
     coll_work_fn_t *then;
-    bool is_given_back;
 
     if (w->nops > 0)
         coll_recorder_finish(w->ticket, w->status, w->entered_ns);
     pthread_mutex_lock(&w->lock);
     w->is_done = true;
+    /* At the same time: who sees the one has to see the other. */
+    if (w->nops > 0)
+        atomic_fetch_sub(&w->g->messages, 1);
     then = w->then;
     pthread_cond_broadcast(&w->done);
     pthread_mutex_unlock(&w->lock);
@@ -97,10 +131,7 @@ static void finish(struct coll_work *w)
     }
     pthread_mutex_lock(&w->lock);
     w->g = NULL; /* now it may be freed by whoever gives it back */
-    is_given_back = w->is_given_back;
-    pthread_mutex_unlock(&w->lock);
-    if (is_given_back)
-        work_free(w);
+    unlock(w);
 }
 
 coll_status_t coll_work_check_thread(const char *function)
@@ -260,10 +291,8 @@ static void message_done_cb(struct p2p_op *op)
     note_result(w, op->status);
     is_last = --w->left == 0;
     pthread_mutex_unlock(&w->lock);
-    if (!is_last)
-        return;
-    atomic_fetch_sub(&g->messages, 1);
-    finish(w);
+    if (is_last)
+        finish(w);
 }
 
 void coll_work_post(coll_work_t *w, const struct coll_call *call)
@@ -291,6 +320,24 @@ void coll_work_post(coll_work_t *w, const struct coll_call *call)
 void coll_work_discard(coll_work_t *w)
 {
     work_free(w);
+}
+
+/*
+ * The group of a work of messages that is not done, for which the caller is
+ * about to move them: the group stays till stop_driving(), since whoever
+ * destroys it waits for that. Else NULL. The work's lock is held.
+ */
+static struct coll_group *start_driving(struct coll_work *w)
+{
+    if (w->is_done || w->nops == 0)
+        return NULL;
+    atomic_fetch_add(&w->g->drivers, 1);
+    return w->g;
+}
+
+static void stop_driving(struct coll_group *g)
+{
+    atomic_fetch_sub(&g->drivers, 1);
 }
 
 /* Whoever waits for messages moves them, at most until deadline_ns. Whether
@@ -339,17 +386,19 @@ coll_status_t coll_work_wait(coll_work_t *w, int64_t timeout_ms)
         return coll_fail(COLL_ERR_ARGUMENT,
             "coll_work_wait: timeout_ms is %lld, it must not be negative",
             (long long)timeout_ms);
-    pthread_mutex_lock(&w->lock);
-    g = w->is_done ? NULL : w->g;
-    pthread_mutex_unlock(&w->lock);
-    if (g != NULL && w->nops > 0)
+    enter(w);
+    g = start_driving(w);
+    if (g != NULL) {
+        pthread_mutex_unlock(&w->lock);
         drive(w, g, deadline_ns);
-    pthread_mutex_lock(&w->lock);
+        stop_driving(g);
+        pthread_mutex_lock(&w->lock);
+    }
     while (!w->is_done && rc == 0)
         rc = timeout_ms > 0 ? pthread_cond_timedwait(&w->done, &w->lock, &end)
                             : pthread_cond_wait(&w->done, &w->lock);
     status = w->is_done ? result(w) : fail_late(timeout_ms);
-    pthread_mutex_unlock(&w->lock);
+    leave(w);
     return status;
 }
 
@@ -362,19 +411,20 @@ coll_status_t coll_work_test(coll_work_t *w, bool *done)
         status = coll_fail(COLL_ERR_ARGUMENT, "coll_work_test: done is NULL");
     if (status != COLL_OK)
         return status;
-    pthread_mutex_lock(&w->lock);
-    g = w->is_done ? NULL : w->g;
-    pthread_mutex_unlock(&w->lock);
-    /* Who only asks shall hear of the end of the group's time, too. */
-    if (g != NULL && w->nops > 0) {
+    enter(w);
+    g = start_driving(w);
+    if (g != NULL) {
+        pthread_mutex_unlock(&w->lock);
         p2p_is_done(g->p2p, w->list[0]);
+        /* Who only asks shall hear of the end of the group's time, too. */
         if (clock_now_ns() >= w->call.deadline_ns)
             drive(w, g, w->call.deadline_ns);
+        stop_driving(g);
+        pthread_mutex_lock(&w->lock);
     }
-    pthread_mutex_lock(&w->lock);
     *done = w->is_done;
     status = w->is_done ? result(w) : COLL_OK;
-    pthread_mutex_unlock(&w->lock);
+    leave(w);
     return status;
 }
 
@@ -385,11 +435,11 @@ int coll_work_source(const coll_work_t *work)
 
     if (w == NULL)
         return -1;
-    pthread_mutex_lock(&w->lock);
+    enter(w);
     if (w->is_done && w->status == COLL_OK && w->nops == 1 &&
         !w->ops[0].is_send)
         source = w->ops[0].source;
-    pthread_mutex_unlock(&w->lock);
+    leave(w);
     return source;
 }
 
@@ -402,7 +452,7 @@ coll_status_t coll_work_then(coll_work_t *w, coll_work_fn_t *fn, void *arg)
         status = coll_fail(COLL_ERR_ARGUMENT, "coll_work_then: fn is NULL");
     if (status != COLL_OK)
         return status;
-    pthread_mutex_lock(&w->lock);
+    enter(w);
     if (w->then != NULL)
         status = coll_fail(
             COLL_ERR_STATE, "coll_work_then: the work has a function already");
@@ -414,19 +464,16 @@ coll_status_t coll_work_then(coll_work_t *w, coll_work_fn_t *fn, void *arg)
     pthread_mutex_unlock(&w->lock);
     if (status == COLL_OK && is_done)
         fn(result(w), arg);
+    pthread_mutex_lock(&w->lock);
+    leave(w);
     return status;
 }
 
 void coll_work_free(coll_work_t *w)
 {
-    bool is_over;
-
     if (w == NULL)
         return;
     pthread_mutex_lock(&w->lock);
-    is_over = w->g == NULL;
     w->is_given_back = true;
-    pthread_mutex_unlock(&w->lock);
-    if (is_over)
-        work_free(w);
+    unlock(w);
 }

@@ -3,10 +3,12 @@
  * and how often, and what becomes of those that are on their way when the
  * group fails, is aborted, or is to be destroyed.
  */
+#include <malloc.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 
 #include "tests/unit/coll_every.h"
 #include "tests/unit/unit.h"
@@ -306,6 +308,97 @@ START_TEST(a_work_that_is_freed_early_goes_on)
     pthread_barrier_init(&seen, NULL, 2);
     harness_run(&store, 2, TIMEOUT_MS, free_early, &seen);
     pthread_barrier_destroy(&seen);
+}
+END_TEST
+
+struct sleeper {
+    coll_work_t *work;
+    pthread_t thread;
+    _Atomic pid_t tid;
+};
+
+static void *sleep_main(void *arg)
+{
+    struct sleeper *s = arg;
+
+    s->tid = (pid_t)syscall(SYS_gettid);
+    EXPECT_OK(coll_work_wait(s->work, 0));
+    return NULL;
+}
+
+static bool is_asleep(pid_t tid)
+{
+    char path[64];
+    char state = '?';
+    FILE *f;
+
+    snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)tid);
+    f = fopen(path, "re");
+    if (f == NULL)
+        return false;
+    if (fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
+        state = '?';
+    fclose(f);
+    return state == 'S';
+}
+
+/* Until it sleeps for good, and not for a moment on its way. */
+static void await_sleep(const struct sleeper *s)
+{
+    for (int seen = 0; seen < 20; sched_yield())
+        seen = s->tid != 0 && is_asleep(s->tid) ? seen + 1 : 0;
+}
+
+struct free_case {
+    bool is_message;
+    pthread_barrier_t seen;
+};
+
+static void free_under_waiters(struct coll_group *g, int rank, void *arg)
+{
+    enum { THREADS = 2 };
+    struct free_case *c = arg;
+    struct sleeper sleepers[THREADS] = {0};
+    int64_t x = rank;
+    coll_work_t *work = NULL;
+
+    if (rank == 1) {
+        pthread_barrier_wait(&c->seen);
+        if (c->is_message)
+            EXPECT_OK(coll_send(&x, 1, COLL_INT64, 0, 0, g));
+        else
+            finish(start_sum(g, &x, &x));
+        return;
+    }
+    if (c->is_message)
+        EXPECT_OK(coll_irecv(&x, 1, COLL_INT64, 1, 0, g, &work));
+    else
+        work = start_sum(g, &x, &x);
+    for (int i = 0; i < THREADS; i++) {
+        sleepers[i].work = work;
+        EXPECT(pthread_create(
+                   &sleepers[i].thread, NULL, sleep_main, &sleepers[i]) == 0,
+            "thread");
+    }
+    for (int i = 0; i < THREADS; i++)
+        await_sleep(&sleepers[i]);
+    coll_work_free(work);
+    pthread_barrier_wait(&c->seen);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(sleepers[i].thread, NULL);
+    EXPECT(x == 1, "got %lld", (long long)x);
+}
+
+/* What is freed does not keep its look. */
+START_TEST(a_work_may_be_freed_while_others_wait_for_it)
+{
+    struct free_case c = {.is_message = _i != 0};
+
+    mallopt(M_PERTURB, 0xa5);
+    pthread_barrier_init(&c.seen, NULL, 2);
+    for (int i = 0; i < 5; i++)
+        harness_run(&store, 2, TIMEOUT_MS, free_under_waiters, &c);
+    pthread_barrier_destroy(&c.seen);
 }
 END_TEST
 
@@ -745,18 +838,64 @@ START_TEST(a_group_is_not_destroyed_under_its_works)
 }
 END_TEST
 
+struct race {
+    struct coll_group *g;
+    coll_work_t *work;
+    _Atomic bool is_over;
+    pthread_t thread;
+};
+
+static void *race_main(void *arg)
+{
+    struct race *r = arg;
+
+    EXPECT_OK(coll_work_wait(r->work, 0));
+    if (!atomic_exchange(&r->is_over, true))
+        EXPECT_OK(coll_group_destroy(r->g));
+    return NULL;
+}
+
+/* Whoever is first to know that the work is done destroys the group. */
+static void destroy_after_wait(struct coll_group *g, int rank, void *arg)
+{
+    struct race r = {.g = join_other(g, "other", false)};
+    int32_t x = 7;
+
+    (void)arg;
+    if (r.g == NULL)
+        return;
+    if (rank == 1) {
+        EXPECT_OK(coll_send(&x, 1, COLL_INT32, 0, 0, r.g));
+        EXPECT_OK(coll_group_destroy(r.g));
+    } else {
+        EXPECT_OK(coll_irecv(&x, 1, COLL_INT32, 1, 0, r.g, &r.work));
+        EXPECT(pthread_create(&r.thread, NULL, race_main, &r) == 0, "thread");
+        race_main(&r);
+        pthread_join(r.thread, NULL);
+        coll_work_free(r.work);
+    }
+    EXPECT_OK(coll_barrier(g));
+}
+
+START_TEST(the_first_that_has_waited_may_destroy_the_group)
+{
+    for (int i = 0; i < 50; i++)
+        harness_run(&store, 2, TIMEOUT_MS, destroy_after_wait, NULL);
+}
+END_TEST
+
 /* PG-09: what is left is destroyed right after coll_abort(), and works live on,
  * unless they have been given back. */
 static void abort_and_destroy(struct coll_group *g, int rank, void *arg)
 {
     enum { N = 10 };
+    pthread_barrier_t *aborted = arg;
     struct coll_group *other = join_other(g, "other", false);
     coll_work_t *works[N] = {NULL};
     coll_work_t *message = NULL;
     int64_t x[N] = {0};
     int32_t y;
 
-    (void)arg;
     if (other == NULL)
         return;
     if (rank == 0) {
@@ -768,6 +907,8 @@ static void abort_and_destroy(struct coll_group *g, int rank, void *arg)
             coll_work_free(works[i]);
         EXPECT_OK(coll_abort(other));
     }
+    /* Else rank 1 may have left first, which is another reason to fail. */
+    pthread_barrier_wait(aborted);
     EXPECT_OK(coll_group_destroy(other));
     for (int i = N / 2; rank == 0 && i < N; i++) {
         EXPECT_FAILS(coll_work_wait(works[i], 0), COLL_ERR_ABORTED, "aborted");
@@ -778,8 +919,12 @@ static void abort_and_destroy(struct coll_group *g, int rank, void *arg)
 
 START_TEST(works_outlive_a_group_that_was_aborted)
 {
+    pthread_barrier_t aborted;
+
+    pthread_barrier_init(&aborted, NULL, 2);
     for (int i = 0; i < 10; i++)
-        harness_run(&store, 2, TIMEOUT_MS, abort_and_destroy, NULL);
+        harness_run(&store, 2, TIMEOUT_MS, abort_and_destroy, &aborted);
+    pthread_barrier_destroy(&aborted);
 }
 END_TEST
 
@@ -899,6 +1044,7 @@ int main(void)
     tcase_add_test(tc, a_late_rank_of_one_group_does_not_hold_up_another);
     tcase_add_test(tc, a_work_may_be_waited_for_by_many_and_again);
     tcase_add_test(tc, a_work_that_is_freed_early_goes_on);
+    tcase_add_loop_test(tc, a_work_may_be_freed_while_others_wait_for_it, 0, 2);
     tcase_add_test(tc, a_function_is_called_once_with_the_result);
     tcase_add_test(tc, a_function_is_not_lost_when_the_work_is_quick);
     tcase_add_test(tc, all_that_stand_in_line_fail_with_the_first);
@@ -908,6 +1054,7 @@ int main(void)
     tcase_add_test(tc, no_abort_goes_untold);
     tcase_add_test(tc, the_groups_time_out_ends_a_work);
     tcase_add_test(tc, a_group_is_not_destroyed_under_its_works);
+    tcase_add_test(tc, the_first_that_has_waited_may_destroy_the_group);
     tcase_add_test(tc, works_outlive_a_group_that_was_aborted);
     tcase_add_test(tc, threads_on_groups_of_their_own);
     tcase_add_test(tc, threads_on_one_group_are_serialised);

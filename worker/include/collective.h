@@ -663,7 +663,7 @@ COLL_API coll_status_t coll_all_to_all(const void *sendbuf, void *recvbuf,
  * what a rank sends to another is what that one expects, else it is
  * COLL_ERR_MISMATCH on all. Parts of a buffer that is written do not overlap.
  * In place only as above in the first two; then the parts of reduce_scatter_v's
- * sendbuf must not overlap either, which is not checked.
+ * sendbuf do not overlap either.
  */
 COLL_API coll_status_t coll_all_gather_v(const void *sendbuf, size_t send_count,
     void *recvbuf, const size_t *recv_counts, const size_t *recv_at,
@@ -799,7 +799,9 @@ typedef void coll_work_fn_t(coll_status_t status, void *arg);
 COLL_API coll_status_t coll_work_then(
     coll_work_t *work, coll_work_fn_t *fn, void *arg);
 
-/* Takes NULL. A work that is not done yet goes on, and is freed when it is. */
+/* Takes NULL. A work that is not done yet goes on, and is freed when it is.
+ * Threads that are in a call on it (they wait, say) get the result as if it was
+ * still there; nobody may begin one. */
 COLL_API void coll_work_free(coll_work_t *work);
 
 COLL_API coll_status_t coll_all_reduce_async(const void *sendbuf, void *recvbuf,
