@@ -272,7 +272,7 @@ bench-coll: all ## print the tables of the collectives alone
 	@BUILD=$(BUILD) scripts/bench-coll
 
 .PHONY: interop
-interop: all $(INTEROP_BINS) ## run real PyTorch against crun, and crun against it
+interop: all $(INTEROP_BINS) $(HELPER_BINS) ## run real PyTorch against crun, and crun against it
 	@BUILD=$(BUILD) scripts/interop
 
 .PHONY: fuzz
