@@ -115,6 +115,19 @@ static coll_status_t challenge(
     return status;
 }
 
+/* Stores of PyTorch without libuv wake those who wait for a key when it is set,
+ * but not when it was swapped in. Nobody else writes here while the owner of
+ * the claim lives. */
+static coll_status_t wake_followers(
+    struct boot *b, const char *key, const char *claim)
+{
+    struct err e = {0};
+    int rc = coll_store_do_set(b->store, key, store_bytes(claim, strlen(claim)),
+        coll_store_answer_ns(b->deadline_ns), &e);
+
+    return rc < 0 ? coll_store_fail_init(rc, &e) : COLL_OK;
+}
+
 /* Puts this rank's name where the others look. */
 static coll_status_t claim_key(struct boot *b)
 {
@@ -160,7 +173,7 @@ static coll_status_t claim_key(struct boot *b)
     }
     memcpy(b->leader, b->own.name, sizeof(b->leader));
     b->has_claimed = true;
-    return COLL_OK;
+    return wake_followers(b, key, desired);
 }
 
 static coll_status_t give_up_claim(struct boot *b)

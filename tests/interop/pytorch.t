@@ -11,7 +11,7 @@ PYTHON=${PYTHON:-/usr/bin/python3}
 HERE=$ROOT/tests/interop
 # Rounds of gloo workers through fresh stores behind one port.
 ROUNDS=50
-plan 10
+plan 12
 
 export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
 # Silent about numpy, where there is none, and about each time-out.
@@ -66,6 +66,23 @@ end_crund()
     kill -TERM "$crund"
     wait "$crund"
     status=$?
+}
+
+# meet_there: ranks of libcollective, by hand, at the store at $port. Rank 0
+# comes last, so that the others wait for what it writes.
+meet_there()
+{
+    local rank pids=() bad=0
+    for rank in 3 2 1 0; do
+        env RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 \
+            MASTER_PORT="$port" TORCHELASTIC_USE_AGENT_STORE=True \
+            COLL_TIMEOUT=60 "$HELPERS/coll_check" &
+        pids+=($!)
+    done
+    for rank in 0 1 2 3; do
+        wait "${pids[rank]}" || bad=1
+    done
+    return $bad
 }
 
 # two_ranks: the workers as any launcher would start them, by hand. Prints what
@@ -131,14 +148,19 @@ for kind in legacy libuv; do
     if host_store "$kind"; then
         is_tap "libcollective's client against this PyTorch's $kind store" \
             "$BUILD/interop/store_ops" 127.0.0.1 "$port"
+        meet_there >"$TMP/ranks" 2>&1
+        is "$? $(grep -c 'of 4 ok' "$TMP/ranks")" "0 4" \
+            "four ranks of libcollective meet there" ||
+            diag "$(cat "$TMP/ranks")"
         kill "$store"
         wait "$store" 2>/dev/null
         continue
     fi
     wait "$store"
     if [[ $? -eq 77 ]]; then
-        skip 1 "this PyTorch has no $kind store"
+        skip 2 "this PyTorch has no $kind store"
     else
         ok 1 "a $kind store of this PyTorch" || diag "$(cat "$TMP/store.err")"
+        skip 1 "there is none"
     fi
 done

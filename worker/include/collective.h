@@ -339,7 +339,9 @@ COLL_API coll_status_t coll_store_wait(coll_store_t *store,
 /*
  * Sets key to desired if its value is expected, or if it is missing and
  * expected is empty. *value is then desired. Else it is what the key has; of
- * a missing key, expected comes back, and nothing was created.
+ * a missing key, expected comes back, and nothing was created. A store of
+ * PyTorch's that is not the one with libuv does not wake those who wait for a
+ * key that appears in this way: set it once more.
  */
 COLL_API coll_status_t coll_store_compare_set(coll_store_t *store,
     const char *key, const void *expected, size_t expected_len,
