@@ -217,10 +217,11 @@ $(BUILD)/fakes/%.so: tests/fakes/%.c
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o \
 	$(filter-out $(FUZZ_BINS:$(BUILD)/fuzz/%=$(BUILD)/obj/tests/fuzz/%.o) \
 	$(BUILD)/obj/tests/fuzz/replay.o,$(call obj,$(wildcard tests/fuzz/*.c))) \
-	$(call obj,$(FUZZED_AGENT_SRCS) $(RDZV_WORKER_SRCS) $(BASE_SRCS))
+	$(call obj,$(FUZZED_AGENT_SRCS) $(WORKER_SRCS) $(RDZV_WORKER_SRCS) \
+	$(BASE_SRCS))
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(JSON_LIBS)
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(JSON_LIBS) -ldl -lm
 
 .PHONY: setup
 setup: ## install what a bare Debian or Ubuntu lacks (root or sudo)

@@ -337,8 +337,10 @@ static bool push_out(struct p2p *p, struct p2p_peer *peer, bool *has_moved)
     *has_moved |= n > 0;
     of_header = (size_t)n < out->header_left ? (size_t)n : out->header_left;
     out->header_left -= of_header;
-    out->at += (size_t)n - of_header;
-    out->left -= (size_t)n - of_header;
+    if (out->left > 0) {
+        out->at += (size_t)n - of_header;
+        out->left -= (size_t)n - of_header;
+    }
     return out->header_left == 0 && out->left == 0;
 }
 

@@ -80,7 +80,8 @@ coll_status_t meet_read_claim(struct tcp_meeting *m, bool *is_claim)
         return COLL_OK;
     if (sscanf(m->claim_text, "1 %32s %32s %d %255s%n", c->token[0],
             c->token[1], &c->port, c->addr, &end) != 4 ||
-        m->claim_text[end] != '\0' || strlen(c->token[0]) != TCP_TOKEN_BYTES ||
+        m->claim_text[end] != '\0' || c->port <= 0 || c->port > UINT16_MAX ||
+        strlen(c->token[0]) != TCP_TOKEN_BYTES ||
         strlen(c->token[1]) != TCP_TOKEN_BYTES)
         return coll_fail(COLL_ERR_STORE,
             "coll_init: what rank 0 left in the store is not from this version "

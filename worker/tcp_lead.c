@@ -28,15 +28,15 @@ coll_status_t meet_admit(struct tcp_meeting *m, struct meet_conn **at)
         coll_fail(status,
             "coll_init: rank %d has a world size of %d, rank 0 of %d", rank,
             (int)msg.world_size, m->g->size);
+    } else if (rank < 0 || rank >= m->g->size || msg.port == 0 ||
+               msg.port > UINT16_MAX) {
+        meet_conn_drop(at, false);
+        return COLL_OK;
     } else if ((msg.channel != 0) != m->is_flat) {
         coll_fail(status,
             "coll_init: rank %d has another back end than rank 0, which has "
             "\"%s\"; all ranks must take the same (COLL_BACKEND)",
             coll_rank_name(m->g->names, rank), m->g->backend->name);
-    } else if (rank < 0 || rank >= m->g->size || msg.port == 0 ||
-               msg.port > UINT16_MAX) {
-        meet_conn_drop(at, false);
-        return COLL_OK;
     } else if (rank > 0 && m->members[rank] != NULL &&
                has_ended(m->members[rank]->fd)) {
         /* It has failed, and tries again: it will look for the next attempt. */
