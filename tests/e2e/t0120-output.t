@@ -12,7 +12,7 @@ is "$?" 0 "eight talkative workers"
 is "$(checks out 1 300)" 0 "LOG-01 stdout: whole lines in order"
 is "$(checks err 2 300)" 0 "LOG-01 stderr: whole lines in order"
 
-talk 100 both
+talk 100 both both
 grep ':1:[0-9]*:[0-9]*:' both >one
 grep ':2:[0-9]*:[0-9]*:' both >two
 is "$(checks one 1 100)$(checks two 2 100)$(wc -l <both)" 001600 \

@@ -18,8 +18,7 @@ logs()
 
 # --- LOG-01: whole lines ---------------------------------------------------
 
-"$CRUN" --nproc_per_node=8 --log_dir tee --tee 3 "$HELPERS/write_lines" 300 \
-    >out 2>err
+talk 300 out err --log_dir logs --tee 3
 is "$?" 0 "LOG-01 eight workers with --tee 3"
 # A line behind another rank's prefix, or none, is missing then.
 for file in out err; do
@@ -31,8 +30,8 @@ is "$(checks out.lines 1 300)$(checks err.lines 2 300) $(
 bad=0
 for rank in 0 1 2 3 4 5 6 7; do
     RANK=$rank "$HELPERS/write_lines" 300 >want1 2>want2
-    cmp -s want1 tee/*/attempt_0/$rank/stdout.log || ((++bad))
-    cmp -s want2 tee/*/attempt_0/$rank/stderr.log || ((++bad))
+    cmp -s want1 logs/*/attempt_0/$rank/stdout.log || ((++bad))
+    cmp -s want2 logs/*/attempt_0/$rank/stderr.log || ((++bad))
 done
 is "$bad" 0 "LOG-01 the files are what the workers wrote"
 

@@ -16,19 +16,20 @@ checks()
         }' "$1"
 }
 
-# talk N OUT [ERR]: eight ranks write N lines to each stream, into these files,
-# without ERR both into OUT; again where a rank was held up within a line.
+# talk N OUT ERR [OPTION...]: eight ranks write N lines to each stream, into
+# these files, both into one if it is the same; again where a rank was held up
+# within a line, and without the folder logs then, which the options may name.
 talk()
 {
-    local status
-    for _ in 1 2 3 4 5; do
-        rm -f stalled
-        if [[ $# -eq 2 ]]; then
-            WRITE_LINES_STALLED=$PWD/stalled "$CRUN" --nproc_per_node=8 \
-                "$HELPERS/write_lines" "$1" >"$2" 2>&1
+    local n=$1 out=$2 err=$3 status
+    local talkers=(env WRITE_LINES_STALLED="$PWD/stalled" "$CRUN"
+        --nproc_per_node=8 "${@:4}" "$HELPERS/write_lines" "$n")
+    for _ in 1 2 3 4 5 6 7 8; do
+        rm -rf stalled logs
+        if [[ $out == "$err" ]]; then
+            "${talkers[@]}" >"$out" 2>&1
         else
-            WRITE_LINES_STALLED=$PWD/stalled "$CRUN" --nproc_per_node=8 \
-                "$HELPERS/write_lines" "$1" >"$2" 2>"$3"
+            "${talkers[@]}" >"$out" 2>"$err"
         fi
         status=$?
         [[ -e stalled ]] || break
