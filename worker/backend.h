@@ -143,6 +143,7 @@ struct coll_boot {
     int node;
     /* NULL, or what another group lends this one, which is a part of it. */
     struct coll_tuning *tuning;
+    bool is_deterministic; /* the group's */
 };
 
 struct coll_backend {

@@ -131,6 +131,7 @@ coll_status_t coll_group_create(struct coll_group **out,
     g->size = size;
     g->timeout_ms = bounded(timeout_ms);
     g->names = boot == NULL ? NULL : boot->names;
+    g->is_deterministic = boot != NULL && boot->is_deterministic;
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->turn_came, NULL);
     coll_work_queue_init(&g->queue);

@@ -219,6 +219,7 @@ static coll_status_t create_group(struct meeting *m)
         .deadline_ns = m->deadline_ns,
         .is_over = m->has_own_store ? &m->is_lost : NULL,
         .node = m->w->node,
+        .is_deterministic = m->is_deterministic,
     };
 
     return coll_group_create(&m->group, m->backend, m->w->rank,
@@ -426,7 +427,6 @@ coll_status_t coll_init(const coll_options_t *options)
         coll_store_abandon(m.store);
         return status;
     }
-    m.group->is_deterministic = m.is_deterministic;
     *m.group->tuning = tuning;
     job.group = m.group;
     job.store = m.store;

@@ -79,6 +79,7 @@ static coll_status_t make(struct coll_group **out, const int *ranks, int nranks,
         .prefix = prefix,
         .deadline_ns = clock_deadline_ns(timeout_ms),
         .node = job->node,
+        .is_deterministic = job->group->is_deterministic,
     };
     int *names = malloc((size_t)nranks * sizeof(*names));
     coll_status_t status;
@@ -103,7 +104,6 @@ static coll_status_t make(struct coll_group **out, const int *ranks, int nranks,
     }
     (*out)->own_names = names;
     (*out)->id = (uint32_t)(name ^ name >> 32) | 1; /* 0: the default group */
-    (*out)->is_deterministic = job->group->is_deterministic;
     *(*out)->tuning = *job->group->tuning;
     coll_recorder_add_group(*out);
     return COLL_OK;

@@ -105,8 +105,13 @@ int boot_swap_text(struct boot *b, const char *key, const char *expected,
     const char *desired, char *out, size_t cap, struct err *e);
 
 coll_status_t boot_node_get(struct node *node);
-void boot_claim_text(char *out, size_t cap, const struct claim *c);
-bool boot_claim_parse(struct claim *c, const char *text);
+
+/* This rank's claim, as rank 0. */
+void boot_claim_text(const struct boot *b, char *out, size_t cap);
+
+/* COLL_ERR_ENVIRONMENT: of a rank 0 that does not fit; its name is set. */
+coll_status_t boot_claim_parse(
+    struct boot *b, struct claim *c, const char *text);
 
 /* Can this rank share memory with rank 0? */
 coll_status_t boot_check_node(const struct boot *b, const struct claim *c);

@@ -11,12 +11,13 @@
 #include <unistd.h>
 
 #include "coll_ranks.h"
+#include "coll_terms.h"
 #include "rendezvous/base/clock.h"
 
 void boot_key_of(
     const struct boot *b, char out[BOOT_KEY_BYTES], const char *what)
 {
-    snprintf(out, BOOT_KEY_BYTES, "%sshm/%s", b->prefix, what);
+    snprintf(out, BOOT_KEY_BYTES, "%s%s", b->prefix, what);
 }
 
 void boot_failed_key(const struct boot *b, char out[BOOT_KEY_BYTES])
@@ -115,20 +116,33 @@ coll_status_t boot_node_get(struct node *node)
     return COLL_OK;
 }
 
-void boot_claim_text(char *out, size_t cap, const struct claim *c)
+void boot_claim_text(const struct boot *b, char *out, size_t cap)
 {
-    snprintf(out, cap, "2 %s %llu %u %s", c->node.boot_id, c->node.netns,
-        c->node.uid, c->name);
+    const struct claim *c = &b->own;
+    char terms[COLL_TERMS_BYTES];
+
+    coll_terms_text(terms, b->g);
+    snprintf(out, cap, "%s%s %s %llu %u", terms, c->name, c->node.boot_id,
+        c->node.netns, c->node.uid);
 }
 
-bool boot_claim_parse(struct claim *c, const char *text)
+coll_status_t boot_claim_parse(
+    struct boot *b, struct claim *c, const char *text)
 {
+    const char *rest;
     int end = 0;
+    coll_status_t status = coll_terms_check(b->g, text, &rest);
 
-    if (sscanf(text, "2 %39s %llu %u %32s%n", c->node.boot_id, &c->node.netns,
-            &c->node.uid, c->name, &end) != 4)
-        return false;
-    return text[end] == '\0' && strlen(c->name) == SHM_NAME_BYTES;
+    if (status == COLL_ERR_ENVIRONMENT && sscanf(rest, "%32s", c->name) != 1)
+        c->name[0] = '\0';
+    if (status != COLL_OK)
+        return status;
+    if (sscanf(rest, "%32s %39s %llu %u%n", c->name, c->node.boot_id,
+            &c->node.netns, &c->node.uid, &end) == 4 &&
+        rest[end] == '\0' && strlen(c->name) == SHM_NAME_BYTES)
+        return COLL_OK;
+    return coll_fail(
+        COLL_ERR_STORE, "coll_init: what rank 0 left in the store is no claim");
 }
 
 coll_status_t boot_check_node(const struct boot *b, const struct claim *c)

@@ -81,6 +81,7 @@ static coll_status_t find_claim(
     struct err e = {0};
     char key[BOOT_KEY_BYTES];
     char text[BOOT_TEXT_BYTES];
+    coll_status_t fit;
     int status;
     int at = 0;
     int rc;
@@ -103,16 +104,17 @@ static coll_status_t find_claim(
         return coll_fail(
             COLL_ERR_STORE, "coll_init: rank 0 is about to close its store");
     }
-    if (*is_stale || boot_claim_parse(claim, text))
+    if (*is_stale)
         return COLL_OK;
     if (text[0] == NOTE && sscanf(text + 1, "%d %*s %n", &status, &at) == 1 &&
         at > 0 && status < 0) {
         b->has_told = true;
         return boot_fail_told(b, (coll_status_t)status, text + 1 + at);
     }
-    return coll_fail(COLL_ERR_STORE,
-        "coll_init: what rank 0 left in the store is not from this version of "
-        "the library");
+    fit = boot_claim_parse(b, claim, text);
+    if (fit == COLL_ERR_ENVIRONMENT) /* it is to hear of that */
+        memcpy(b->leader, claim->name, sizeof(b->leader));
+    return fit;
 }
 
 /* Connects to rank 0 and waits for its welcome. Not welcome afterwards: it

@@ -40,7 +40,7 @@ static coll_status_t read_failed(struct boot *b)
     if (sscanf(text, "%d %d %n", &rank, &status, &at) != 2 || at == 0 ||
         status >= 0)
         return COLL_OK;
-    if (status == COLL_ERR_UNSUPPORTED)
+    if (status == COLL_ERR_UNSUPPORTED || status == COLL_ERR_ENVIRONMENT)
         return boot_fail_told(b, (coll_status_t)status, text + at);
     return boot_fail_gave_up(b, rank, (coll_status_t)status, text + at);
 }
@@ -82,7 +82,7 @@ static coll_status_t challenge(
     int rc;
 
     *is_stale = true;
-    if (!boot_claim_parse(&claim, other))
+    if (boot_claim_parse(b, &claim, other) != COLL_OK)
         return COLL_OK;
     status = boot_try_connect(b, claim.name, &fd, &pid, &rc);
     if (status != COLL_OK || (fd < 0 && rc != -EAGAIN))
@@ -138,7 +138,7 @@ static coll_status_t claim_key(struct boot *b)
     char key[BOOT_KEY_BYTES];
 
     boot_key_of(b, key, "rank0");
-    boot_claim_text(desired, sizeof(desired), &b->own);
+    boot_claim_text(b, desired, sizeof(desired));
     for (;;) {
         struct err e = {0};
         bool is_stale = false;
@@ -254,7 +254,7 @@ void boot_leave_note(struct boot *b, coll_status_t status, const char *reason)
     snprintf(
         note, sizeof(note), "%c%d %s %s", NOTE, (int)status, nonce, reason);
     if (b->has_claimed)
-        boot_claim_text(expected, sizeof(expected), &b->own);
+        boot_claim_text(b, expected, sizeof(expected));
     if (boot_swap_text(b, key, expected, note, found, sizeof(found), &e) == 0 &&
         found[0] == NOTE && strcmp(found, note) != 0)
         boot_swap_text(b, key, found, note, expected, sizeof(expected), &e);

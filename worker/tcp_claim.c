@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coll_terms.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/base/text.h"
 #include "rendezvous/worker_env.h"
@@ -30,6 +31,7 @@ coll_status_t meet_make_claim(struct tcp_meeting *m)
 {
     int fd = coll_store_fd(m->store);
     const char *named = getenv(ENV_NODE_ADDR);
+    char terms[COLL_TERMS_BYTES];
     struct meet_claim *c = &m->claim;
     struct err e = {0};
     int rc = text_random_hex(c->token[0]);
@@ -44,8 +46,9 @@ coll_status_t meet_make_claim(struct tcp_meeting *m)
         snprintf(c->addr, sizeof(c->addr), AT_THE_STORE);
     else if (fd < 0 || tcp_local_address(fd, c->addr) < 0)
         tcp_outward_address(c->addr);
-    snprintf(m->claim_text, sizeof(m->claim_text), "1 %s %s %d %s", c->token[0],
-        c->token[1], m->port, c->addr);
+    coll_terms_text(terms, m->g);
+    snprintf(m->claim_text, sizeof(m->claim_text), "%s%s %s %d %s", terms,
+        c->token[0], c->token[1], m->port, c->addr);
     rc = coll_store_do_set(m->store, m->key,
         store_bytes(m->claim_text, strlen(m->claim_text)),
         coll_store_answer_ns(m->deadline_ns), &e);
@@ -55,11 +58,70 @@ coll_status_t meet_make_claim(struct tcp_meeting *m)
     return COLL_OK;
 }
 
+static void failed_key(const struct tcp_meeting *m, char out[KEY_BYTES])
+{
+    snprintf(out, KEY_BYTES, "%sfailed/%s", m->prefix, m->claim.token[0]);
+}
+
+/* Rank 0, of this back end or another one, does not fit. */
+static void tell_misfit(struct tcp_meeting *m, coll_status_t status)
+{
+    char key[KEY_BYTES];
+    char text[CLAIM_BYTES];
+    struct err e = {0};
+
+    failed_key(m, key);
+    snprintf(text, sizeof(text), "%d %d %s", m->g->rank, (int)status,
+        coll_last_error());
+    coll_store_do_set(m->store, key, store_bytes(text, strlen(text)),
+        clock_deadline_ns(LAST_WORDS_MS), &e);
+    m->has_told = true;
+}
+
+/* Has a rank found that it does not fit? */
+static coll_status_t look_for_misfits(struct tcp_meeting *m)
+{
+    char name[KEY_BYTES];
+    const char *key = name;
+    char text[CLAIM_BYTES];
+    struct err e = {0};
+    struct buf value;
+    bool is_there = false;
+    int status;
+    int at = 0;
+    int rc;
+
+    failed_key(m, name);
+    rc = coll_store_do_check(
+        m->store, &key, 1, &is_there, coll_store_answer_ns(m->deadline_ns), &e);
+    if (rc == 0 && !is_there)
+        return COLL_OK;
+    buf_init(&value, sizeof(text) - 1);
+    if (rc == 0)
+        rc = coll_store_do_get(
+            m->store, key, &value, coll_store_answer_ns(m->deadline_ns), &e);
+    if (rc == 0)
+        snprintf(text, sizeof(text), "%.*s", (int)value.len, buf_bytes(&value));
+    buf_fini(&value);
+    if (rc == 0)
+        rc = coll_store_do_delete(
+            m->store, key, NULL, coll_store_answer_ns(m->deadline_ns), &e);
+    if (rc < 0)
+        return coll_store_fail_init(rc, &e);
+    if (sscanf(text, "%*d %d %n", &status, &at) != 1 || at == 0 || status >= 0)
+        return COLL_OK;
+    m->refused_count++;
+    m->is_relayed = true;
+    return coll_fail((coll_status_t)status, "%s", text + at);
+}
+
 coll_status_t meet_read_claim(struct tcp_meeting *m, bool *is_claim)
 {
     struct meet_claim *c = &m->claim;
     struct err e = {0};
     struct buf value;
+    const char *rest;
+    coll_status_t status;
     int end = 0;
     int rc;
 
@@ -78,14 +140,19 @@ coll_status_t meet_read_claim(struct tcp_meeting *m, bool *is_claim)
     /* Empty: it was removed between waiting for it and reading it. */
     if (m->claim_text[0] == '\0' || m->claim_text[0] == NOTE)
         return COLL_OK;
-    if (sscanf(m->claim_text, "1 %32s %32s %d %255s%n", c->token[0],
-            c->token[1], &c->port, c->addr, &end) != 4 ||
-        m->claim_text[end] != '\0' || c->port <= 0 || c->port > UINT16_MAX ||
+    status = coll_terms_check(m->g, m->claim_text, &rest);
+    if (status == COLL_ERR_ENVIRONMENT &&
+        sscanf(rest, "%32s", c->token[0]) == 1)
+        tell_misfit(m, status);
+    if (status != COLL_OK)
+        return status;
+    if (sscanf(rest, "%32s %32s %d %255s%n", c->token[0], c->token[1], &c->port,
+            c->addr, &end) != 4 ||
+        rest[end] != '\0' || c->port <= 0 || c->port > UINT16_MAX ||
         strlen(c->token[0]) != TCP_TOKEN_BYTES ||
         strlen(c->token[1]) != TCP_TOKEN_BYTES)
         return coll_fail(COLL_ERR_STORE,
-            "coll_init: what rank 0 left in the store is not from this version "
-            "of the library");
+            "coll_init: what rank 0 left in the store is no claim");
     *is_claim = true;
     return COLL_OK;
 }
@@ -97,10 +164,13 @@ coll_status_t meet_look_at_claim(struct tcp_meeting *m)
     const char *text;
     bool is_there = false;
     const char *key = m->key;
-    coll_status_t status = COLL_OK;
-    int rc = coll_store_do_check(
-        m->store, &key, 1, &is_there, coll_store_answer_ns(m->deadline_ns), &e);
+    coll_status_t status = look_for_misfits(m);
+    int rc;
 
+    if (status != COLL_OK)
+        return status;
+    rc = coll_store_do_check(
+        m->store, &key, 1, &is_there, coll_store_answer_ns(m->deadline_ns), &e);
     buf_init(&value, sizeof(m->claim_text) - 1);
     if (rc == 0 && is_there)
         rc = coll_store_do_get(

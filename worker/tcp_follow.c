@@ -42,7 +42,6 @@ static void describe(struct tcp_meeting *m, struct meet_message *msg, int fd)
     msg->kind = MEET_JOIN;
     msg->rank = m->g->rank;
     msg->world_size = m->g->size;
-    msg->channel = m->is_flat;
     msg->port = (uint32_t)m->port;
     memcpy(msg->token, m->claim.token[0], TCP_TOKEN_BYTES);
     if (named != NULL && named[0] != '\0')

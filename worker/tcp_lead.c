@@ -32,11 +32,6 @@ coll_status_t meet_admit(struct tcp_meeting *m, struct meet_conn **at)
                msg.port > UINT16_MAX) {
         meet_conn_drop(at, false);
         return COLL_OK;
-    } else if ((msg.channel != 0) != m->is_flat) {
-        coll_fail(status,
-            "coll_init: rank %d has another back end than rank 0, which has "
-            "\"%s\"; all ranks must take the same (COLL_BACKEND)",
-            coll_rank_name(m->g->names, rank), m->g->backend->name);
     } else if (rank > 0 && m->members[rank] != NULL &&
                has_ended(m->members[rank]->fd)) {
         /* It has failed, and tries again: it will look for the next attempt. */
@@ -64,6 +59,7 @@ coll_status_t meet_admit(struct tcp_meeting *m, struct meet_conn **at)
         return COLL_OK;
     }
     /* It is no member that would be told with the others. */
+    m->refused_count++;
     meet_failure_message(m, status, &refusal);
     meet_conn_send(c, &refusal, NULL);
     meet_conn_drop(at, false);
@@ -106,6 +102,22 @@ coll_status_t meet_lead(struct tcp_meeting *m)
     return status == COLL_OK ? meet_start_links(m) : status;
 }
 
+/* The job is set up wrongly: all its ranks are starting at this moment, and
+ * those that still come shall hear of it. */
+static void await_others(struct tcp_meeting *m)
+{
+    uint64_t end_ns = clock_deadline_ns(LAST_WORDS_MS);
+    coll_status_t status = COLL_OK;
+
+    while (m->has_claimed &&
+           m->members_count + m->refused_count < m->g->size - 1 &&
+           (status == COLL_OK || status == COLL_ERR_ENVIRONMENT) &&
+           clock_left_ms(end_ns) > 0) {
+        m->status = COLL_OK;
+        status = meet_step(m, end_ns);
+    }
+}
+
 /* First nobody may find this attempt any more: who has
  * failed may try again at once. */
 void meet_dismiss(struct tcp_meeting *m, coll_status_t status)
@@ -114,6 +126,8 @@ void meet_dismiss(struct tcp_meeting *m, coll_status_t status)
     struct err e = {0};
 
     meet_failure_message(m, status, &msg);
+    if (status == COLL_ERR_ENVIRONMENT)
+        await_others(m);
     poller_remove(m->poller, &m->door);
     if (m->listener >= 0)
         close(m->listener);

@@ -249,13 +249,14 @@ coll_status_t tcp_meet(struct tcp_meeting **out, struct tcp_net **net,
         return meet_fail_rc("group", -ENOMEM);
     m->g = g;
     m->store = boot->store;
+    m->prefix = boot->prefix;
     m->deadline_ns = boot->deadline_ns;
     m->is_flat = is_flat;
     m->slice_ms = SLICE_FIRST_MS;
     m->listener = -1;
     m->agent.fd = -1;
     m->door.fd = -1;
-    snprintf(m->key, sizeof(m->key), "%stcp/rank0", boot->prefix);
+    snprintf(m->key, sizeof(m->key), "%srank0", boot->prefix);
     status = prepare(m, boot->is_over != NULL);
     if (status == COLL_OK && !is_flat)
         status = name_node(self.node, boot->node);
@@ -328,9 +329,9 @@ coll_status_t tcp_meeting_end(struct tcp_meeting *m, coll_status_t status)
         } else if (m->leader != NULL && !m->has_told) {
             meet_failure_message(m, status, &msg);
             meet_conn_send(m->leader, &msg, NULL);
-        } else if (m->leader == NULL && m->claim_text[0] == CLAIM_VERSION &&
-                   !m->has_told && status != COLL_ERR_TIMEOUT &&
-                   status != COLL_ERR_STORE) {
+        } else if (m->leader == NULL && m->claim_text[0] != '\0' &&
+                   m->claim_text[0] != NOTE && !m->has_told &&
+                   status != COLL_ERR_TIMEOUT && status != COLL_ERR_STORE) {
             meet_leave_note(m, status);
         }
         coll_fail(status, "%s", reason);

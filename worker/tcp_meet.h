@@ -17,7 +17,7 @@ struct err;
 
 /* How often rank 0 looks for a note in the store while nothing happens. */
 #define SLICE_FIRST_MS 250
-#define SLICE_LAST_MS 4000
+#define SLICE_LAST_MS 1000
 
 /* Connections that have not said yet who they are. */
 #define STRANGERS 128
@@ -25,9 +25,8 @@ struct err;
 /* In a claim: the address at which the others reach the store. */
 #define AT_THE_STORE "@"
 
-/* What a note begins with, and a claim. */
+/* What a note begins with. */
 #define NOTE '!'
-#define CLAIM_VERSION '1'
 
 enum { CLAIM_BYTES = 700, KEY_BYTES = 128, NODE_BYTES = 96 };
 
@@ -48,7 +47,7 @@ struct meet_message {
     int32_t rank; /* MEET_HELLO: in the net */
     int32_t world_size;
     int32_t status;
-    uint32_t channel; /* 0: data, 1: news; MEET_JOIN: 1: is_flat */
+    uint32_t channel; /* 0: data, 1: news */
     uint32_t port;
     uint32_t table_bytes; /* what follows */
     int64_t timeout_ms;
@@ -91,6 +90,7 @@ struct tcp_meeting {
     coll_store_t *store; /* borrowed */
     uint64_t deadline_ns;
     bool is_flat;
+    const char *prefix; /* borrowed */
     char key[KEY_BYTES];
     struct meet_claim claim;
     char claim_text[CLAIM_BYTES];
@@ -118,6 +118,7 @@ struct tcp_meeting {
     struct meet_message *joins; /* rank 0: [size] what they have said */
     bool *is_ready; /* rank 0: [size] */
     int members_count;
+    int refused_count; /* those that do not fit */
     int ready_count;
     int slice_ms;
     int *nodes; /* [size] */

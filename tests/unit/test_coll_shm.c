@@ -669,7 +669,7 @@ START_TEST(garbage_in_the_store_is_no_group)
     struct joiner j;
 
     ck_assert_int_eq(
-        coll_store_set(store.store, "garbage/shm/rank0", "1 2 x", 5), COLL_OK);
+        coll_store_set(store.store, "garbage/rank0", "1 2 x", 5), COLL_OK);
     join_start(&j, "garbage/", TIMEOUT_MS, 1, 2);
     join_end(&j, COLL_ERR_STORE, "what rank 0 left in the store");
 }
@@ -678,7 +678,7 @@ END_TEST
 /* Or the next program of the same workers would find it. */
 START_TEST(nothing_of_a_group_stays_in_the_store)
 {
-    static const char *const key[] = {"tidy/shm/rank0"};
+    static const char *const key[] = {"tidy/rank0"};
     struct joiner j[4];
     bool exists = true;
 

@@ -567,7 +567,7 @@ static void join_fails(
 
 static bool has_claim(void)
 {
-    const char *key = "meet/tcp/rank0";
+    const char *key = "meet/rank0";
     bool exists = false;
 
     ck_assert_int_eq(coll_store_check(store.store, &key, 1, &exists), COLL_OK);
@@ -661,12 +661,13 @@ END_TEST
 /* A claim that a killed rank 0 has left. */
 START_TEST(claim_of_a_dead_rank_0_is_replaced)
 {
-    const char *key = "meet/tcp/rank0";
+    const char *key = "meet/rank0";
     char claim[128];
     struct joiner j[3];
 
     choose_layout(_i);
-    snprintf(claim, sizeof(claim), "1 %032d %032d %d 127.0.0.1", 1, 2,
+    snprintf(claim, sizeof(claim), "3 %s 0 %032d %032d %d 127.0.0.1",
+        harness_backend->name, 1, 2,
         harness_free_port());
     ck_assert_int_eq(
         coll_store_set(store.store, key, claim, strlen(claim)), COLL_OK);
@@ -717,12 +718,12 @@ static bool claim_port(int *port)
     if (!has_claim())
         return false;
     ck_assert_int_eq(
-        coll_store_get(store.store, "meet/tcp/rank0", &value, &len), COLL_OK);
+        coll_store_get(store.store, "meet/rank0", &value, &len), COLL_OK);
     ck_assert_uint_lt(len, sizeof(text));
     memcpy(text, value, len);
     text[len] = '\0';
     free(value);
-    return sscanf(text, "1 %*s %*s %d", port) == 1;
+    return sscanf(text, "3 %*s %*d %*s %*s %d", port) == 1;
 }
 
 static int connect_stranger(int port)
@@ -796,10 +797,11 @@ START_TEST(stranger_in_the_place_of_rank_0_is_no_rank_0)
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&sin, sizeof(sin)), 0);
     ck_assert_int_eq(listen(fd, 8), 0);
     ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&sin, &len), 0);
-    snprintf(claim, sizeof(claim), "1 %032d %032d %d 127.0.0.1", 1, 2,
+    snprintf(claim, sizeof(claim), "3 %s 0 %032d %032d %d 127.0.0.1",
+        harness_backend->name, 1, 2,
         ntohs(sin.sin_port));
     ck_assert_int_eq(
-        coll_store_set(store.store, "meet/tcp/rank0", claim, strlen(claim)),
+        coll_store_set(store.store, "meet/rank0", claim, strlen(claim)),
         COLL_OK);
     join_start(&j, 1, 2, 500);
     join_fails(&j, COLL_ERR_SYSTEM, "cannot reach rank 0 at 127.0.0.1 port ");

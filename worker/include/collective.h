@@ -409,7 +409,8 @@ typedef struct coll_options {
      * Name of the back end, NULL takes COLL_BACKEND from the environment,
      * else the library chooses: "self" with world size 1, "shm" where the
      * launcher says that all ranks are on one node (LOCAL_WORLD_SIZE is
-     * WORLD_SIZE), else "nodes". All ranks must take the same.
+     * WORLD_SIZE), else "nodes". All ranks must take the same, else all
+     * get COLL_ERR_ENVIRONMENT.
      *   shm    shared memory; the processes of one node, one user's
      *   nodes  shared memory within a node, TCP between nodes; with one node
      *          the same as shm, but the ranks have to find that out
@@ -437,8 +438,9 @@ typedef struct coll_options {
     /*
      * Reductions give the same bits whichever ranks share a node: they fold in
      * rank order, which between nodes costs more messages. Also where
-     * COLL_DETERMINISTIC is 1 in the environment. All ranks must take the same;
-     * groups have what the default group has.
+     * COLL_DETERMINISTIC is 1 in the environment. All ranks must take the same,
+     * else all get COLL_ERR_ENVIRONMENT; groups have what the default group
+     * has.
      */
     bool deterministic;
 } coll_options_t;
