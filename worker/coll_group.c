@@ -16,6 +16,7 @@
 #include "coll_agent.h"
 #include "coll_algorithm.h"
 #include "coll_many.h"
+#include "coll_memory.h"
 #include "coll_recorder.h"
 #include "coll_work.h"
 #include "p2p.h"
@@ -205,6 +206,7 @@ coll_status_t coll_group_fail(struct coll_group *g, coll_status_t status)
     pthread_mutex_lock(&g->lock);
     is_first = g->failure == COLL_OK;
     if (is_first) {
+        coll_memory_distrust(); /* before anybody can know and free some */
         snprintf(
             g->failure_text, sizeof(g->failure_text), "%s", coll_last_error());
         atomic_store_explicit(&g->failure, status, memory_order_release);

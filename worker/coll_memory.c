@@ -1,13 +1,16 @@
 /*
  * See coll_memory.h. The memfd only grows; an extent that is freed gives its
  * pages back and is used again by an allocation of its size or less, whole.
- * So what another rank has mapped of it stays valid memory.
+ * So what another rank has mapped of it stays valid memory: one that has not
+ * heard of a failure may still write there. Therefore what was allocated when
+ * an operation failed is not used again; offsets are plenty.
  */
 #include "coll_memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -24,6 +27,7 @@ struct extent {
     uint64_t at;
     size_t len;
     char *memory; /* NULL: free */
+    bool is_distrusted; /* not to be used again */
 };
 
 static struct {
@@ -66,6 +70,14 @@ void coll_memory_find(struct coll_extent *out, const void *buf, size_t len)
         if (offset <= e->len && len <= e->len - offset)
             *out = (struct coll_extent){e->at, e->len, offset};
     }
+    pthread_rwlock_unlock(&heap.lock);
+}
+
+void coll_memory_distrust(void)
+{
+    pthread_rwlock_wrlock(&heap.lock);
+    for (size_t i = 0; i < heap.used; i++)
+        heap.extents[i].is_distrusted = true;
     pthread_rwlock_unlock(&heap.lock);
 }
 
@@ -262,7 +274,8 @@ coll_status_t coll_free(void *memory)
             (heap.used - rank) * sizeof(*heap.extents));
         heap.used--;
         e.memory = NULL;
-        heap.extents[heap.used] = e;
+        heap.extents[heap.used] =
+            e.is_distrusted ? heap.extents[--heap.count] : e;
     }
     pthread_rwlock_unlock(&heap.lock);
     return e.len > 0

@@ -23,6 +23,10 @@ void coll_memory_find(struct coll_extent *out, const void *buf, size_t len);
  * errno. */
 int coll_memory_map(char **out, int fd, uint64_t at, size_t len, int populate);
 
+/* An operation has failed here that may go on elsewhere, and write to what is
+ * allocated now: after it is freed nobody else gets that part of the memfd. */
+void coll_memory_distrust(void);
+
 /* The memfd, which is the library's; -1 while nothing was allocated. */
 int coll_memory_fd(void);
 

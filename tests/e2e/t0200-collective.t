@@ -1,7 +1,7 @@
 #!/bin/bash
 # Programs that link libcollective, under crun and alone.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 36
+plan 37
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1

@@ -1,5 +1,6 @@
 /* coll_alloc(): where memory lies, what it holds, what is given back. */
 #include <stdint.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -83,6 +84,39 @@ START_TEST(memory_is_zeros_each_time)
 }
 END_TEST
 
+/* Another rank has mapped a buffer, and does not know that the operation has
+ * failed here, nor that the buffer was freed. */
+START_TEST(what_is_written_late_is_in_no_new_memory)
+{
+    static const size_t sizes[] = {5000, 3 * HUGE_BYTES};
+    const size_t len = sizes[_i];
+    struct coll_group *g = NULL;
+    struct coll_extent e;
+    void *memory, *later[3];
+    char *late;
+
+    ck_assert_int_eq(
+        coll_group_create(&g, &coll_backend_self, 0, 1, 1000, NULL), COLL_OK);
+    ck_assert_int_eq(coll_alloc(&memory, len), COLL_OK);
+    coll_memory_find(&e, memory, len);
+    ck_assert_int_eq(
+        coll_memory_map(&late, coll_memory_fd(), e.at, e.len, 0), 0);
+    coll_group_fail(g, coll_fail(COLL_ERR_TIMEOUT, "a failure"));
+    ck_assert_int_eq(coll_free(memory), COLL_OK);
+    ck_assert_uint_eq(held(), 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(coll_alloc(&later[i], len), COLL_OK);
+    memset(late, 'x', e.len);
+    for (int i = 0; i < 3; i++) {
+        for (size_t b = 0; b < len; b += 509)
+            ck_assert_int_eq(((char *)later[i])[b], 0);
+        ck_assert_int_eq(coll_free(later[i]), COLL_OK);
+    }
+    munmap(late, e.len);
+    coll_group_free(g);
+}
+END_TEST
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 /* There are pages for it, but no addresses. */
 START_TEST(what_cannot_be_mapped_takes_no_memory)
@@ -126,6 +160,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, large_memory_suits_huge_pages);
     tcase_add_test(tc, memory_is_zeros_each_time);
+    tcase_add_loop_test(tc, what_is_written_late_is_in_no_new_memory, 0, 2);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     tcase_add_test(tc, what_cannot_be_mapped_takes_no_memory);
 #endif

@@ -596,6 +596,9 @@ COLL_API coll_status_t coll_abort(coll_group_t *group);
  *
  * When an operation has failed here, a rank that does not know yet may go on
  * writing to a receive buffer that comes from here, until its own call returns.
+ * The buffer can be freed all the same: what is written late reaches no memory
+ * that this process has, now or later. Pages that it fills are lost until the
+ * process ends.
  *
  * Large buffers from elsewhere are read by the kernel (process_vm_readv) if it
  * permits that to all ranks of the node, and copied through memory that they
