@@ -22,8 +22,6 @@
 #include <unistd.h>
 
 #include "coll_agent.h"
-#include "coll_ranks.h"
-#include "coll_signature.h"
 #include "rendezvous/base/clock.h"
 
 /* As in shm_wait.c, where the reasons are. */
@@ -161,10 +159,12 @@ static void wake_waiters(struct p2p *p)
         eventfd_write(p->wake_fd, 1);
 }
 
-/* Sleeps without the lock. Before it: arm, and see that nothing moves. */
+/* Sleeps without the lock, at most until a message's time is over. Before it:
+ * arm, and see that nothing moves. */
 static void sleep_until(struct p2p *p, uint64_t deadline_ns)
 {
-    int left_ms = clock_left_ms(deadline_ns);
+    int left_ms = clock_left_ms(
+        deadline_ns < p->expires_ns ? deadline_ns : p->expires_ns);
 
     wake_waiters(p);
     p2p_watch_step(p, left_ms < SLICE_MS ? left_ms : SLICE_MS);
@@ -273,27 +273,11 @@ static void move_some(struct p2p *p, bool looks)
 static coll_status_t fail_timeout(
     struct p2p *p, struct target *t, uint64_t since_ns)
 {
-    const struct coll_call call = p2p_call_of(op_at(t, t->done));
-    char name[64];
-    char late[256];
-
     memset(p->set, 0, (size_t)p->g->size * sizeof(*p->set));
-    for (size_t i = t->done; i < t->n; i++) {
-        const struct p2p_op *op = op_at(t, i);
-        int from = op->is_send ? op->peer : op->source;
-
-        if (op->is_done)
-            continue;
-        for (int r = 0; from == P2P_ANY_SOURCE && r < p->g->size; r++)
-            p->set[r] |= r != p->g->rank;
-        if (from != P2P_ANY_SOURCE)
-            p->set[from] = true;
-    }
-    coll_ranks_text(late, sizeof(late), p->set, p->g->size, p->g->names);
-    return coll_fail(COLL_ERR_TIMEOUT,
-        "timed out after %.1f s in %s waiting for %s",
-        (double)(clock_now_ns() - since_ns) / (double)CLOCK_NS_PER_S,
-        coll_call_text(name, sizeof(name), &call), late);
+    for (size_t i = t->done; i < t->n; i++)
+        if (!op_at(t, i)->is_done)
+            p2p_mark_awaited(p, op_at(t, i));
+    return p2p_fail_late(p, op_at(t, t->done), since_ns);
 }
 
 static void follow(struct p2p *p, uint64_t deadline_ns)
@@ -552,6 +536,7 @@ coll_status_t p2p_create(struct p2p **out, struct coll_group *g)
     p->g = g;
     p->epoll = -1;
     p->wake_fd = -1;
+    p->expires_ns = UINT64_MAX;
     p->may_pull = cma == NULL || strcmp(cma, "0") != 0;
     pthread_mutex_init(&p->lock, NULL);
     pthread_condattr_init(&attr);

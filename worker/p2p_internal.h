@@ -225,6 +225,7 @@ struct p2p {
     size_t kept_bytes;
     struct p2p_op *outstanding; /* all that are not done */
     struct p2p_op *to_report; /* done, and their done_cb is to be called */
+    uint64_t expires_ns; /* no message's time is over before; or UINT64_MAX */
     coll_status_t failure;
     char failure_text[512];
     bool *set; /* [size] scratch for error texts */
@@ -307,6 +308,21 @@ void p2p_peer_free(struct p2p_peer *peer);
 struct coll_call p2p_call_of(const struct p2p_op *op);
 
 /* --- p2p_check.c ---------------------------------------------------------- */
+
+/* Of the program's own; else it belongs to a collective. */
+bool p2p_is_message(const struct p2p_op *op);
+
+/* When a message's time is over; UINT64_MAX for steps of collectives, whose end
+ * is that of who waits for them. */
+uint64_t p2p_deadline_of(const struct p2p_op *op);
+
+/* In p->set: the ranks that it needs. */
+void p2p_mark_awaited(struct p2p *p, const struct p2p_op *op);
+
+/* Fails because the time of op, which was posted or waited for since then, is
+ * over; in p->set are those that were waited for. */
+coll_status_t p2p_fail_late(
+    struct p2p *p, const struct p2p_op *op, uint64_t since_ns);
 
 /* Fails the engine if there is a reason. Costs system calls: for who is about
  * to sleep. */

@@ -99,7 +99,8 @@ struct coll_call p2p_call_of(const struct p2p_op *op)
         .tag = op->tag,
     };
 
-    return op->call != NULL ? *op->call : call;
+    /* A message may be one of a batch, which has one call for all. */
+    return p2p_is_message(op) ? call : *op->call;
 }
 
 static int name_of(const struct p2p *p, int rank)
@@ -777,6 +778,8 @@ void p2p_start(struct p2p *p, struct p2p_op *op)
     if (op->after != NULL)
         op->after->before = &op->after;
     p->outstanding = op;
+    if (p2p_deadline_of(op) < p->expires_ns)
+        p->expires_ns = p2p_deadline_of(op);
     if (op->is_send)
         start_send(p, op);
     else

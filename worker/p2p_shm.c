@@ -366,7 +366,4 @@ void p2p_shm_look(struct p2p *p)
 {
     shm_look(p->shm, p->lane);
     take_pipes(p);
-    for (int i = 0; i < p->shm->size && p->failure == COLL_OK; i++)
-        if (shm_has_failed(p->shm, i))
-            p2p_fail_all(p, shm_fail_with(p->shm, i, false));
 }

@@ -553,7 +553,7 @@ static void late(struct coll_group *g, int rank, void *arg)
 
         start(g, &op);
         EXPECT_FAILS(wait_until(g, &op, 20), COLL_ERR_TIMEOUT,
-            "in recv, tag 4 waiting for rank 1");
+            "in recv from rank 1 on rank 0, tag 4 waiting for rank 1");
         EXPECT_OK(do_op(g, recv_op(1, 5, &y, 1, COLL_INT32)));
         EXPECT(y == 5, "%d", y);
         pthread_barrier_wait(barrier);

@@ -738,6 +738,13 @@ COLL_API coll_status_t coll_all_gather_object(const void *data, size_t len,
  * A rank as peer that is not in the group, and this rank itself:
  * COLL_ERR_ARGUMENT. Other ranks' failures end a message as they do an
  * operation; what was sent before a rank left is still received.
+ *
+ * The time-out of a message is the group's and begins with the call that starts
+ * it, not with a wait for it. When it is over the message ends in
+ * COLL_ERR_TIMEOUT, and the group is broken, whether or not somebody waits:
+ * as with NCCL's watchdog, and unlike PyTorch's Gloo, whose messages time out
+ * only in a wait, so that those that nobody waits for stay for good. A receive
+ * that may have to wait for long needs a group with a time-out to match.
  */
 COLL_API coll_status_t coll_send(const void *buf, size_t count,
     coll_dtype_t dtype, int peer, int tag, coll_group_t *group);
