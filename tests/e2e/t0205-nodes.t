@@ -64,23 +64,27 @@ for victim in 2 3; do
         workers "0 0 1 1" "$DIE" $victim 7 $how
         is "$(grep -Ec "rank $victim .*(is gone|died).*during all_reduce #8" \
             <<<"$lines")" 3 "rank $victim, $how: each survivor names it"
-        slow=$(grep -Eo 'after [0-9]+ ms' <<<"$lines" | awk '$2 > 2000')
+        slow=$(grep -Eo 'after [0-9]+ ms' <<<"$lines" |
+            awk '$2 > 2000 * '"${CK_TIMEOUT_MULTIPLIER:-1}")
         is "$slow" "" "rank $victim, $how: within two seconds"
     done
 done
+
+# It must be enough for seven operations and all that comes before them.
+limit=3
+[[ ${FLAVOR:-release} == release ]] || limit=15
 
 # freeze VICTIM: ends the frozen worker when the others have ended.
 freeze()
 {
     local victim=$1
-    rm -f pid
+    rm -f pid out.* # those of the workers before would do as well
     {
-        wait_for 20 test "$(grep -l 'error after' out.* 2>/dev/null | wc -l)"
-        wait_for 20 frozen_alone
+        wait_for 60 frozen_alone
         kill -KILL "$(cat pid)"
     } &
     # shellcheck disable=SC2016 # for the worker's shell
-    COLL_TIMEOUT=3 workers "0 0 1 1" sh -c \
+    COLL_TIMEOUT=$limit workers "0 0 1 1" sh -c \
         'test $RANK != '"$victim"' || echo $$ >pid; exec "$0" "$@"' \
         "$DIE" "$victim" 7 freeze
 }
@@ -90,7 +94,7 @@ frozen_alone()
 }
 for victim in 2 3; do
     freeze $victim
-    is "$(grep -Ec "timed out after 3.0 s in all_reduce #8 waiting for rank" \
+    is "$(grep -Ec "timed out after $limit.0 s in all_reduce #8 waiting for rank" \
         <<<"$lines")" 3 "PG-19 rank $victim freezes: all time out"
     like "$(cat out.$((5 - victim)))" "waiting for rank $victim\$" \
         "PG-19 rank $victim is named"

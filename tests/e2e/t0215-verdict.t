@@ -9,11 +9,12 @@ cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
 STUCK=$HELPERS/coll_stuck
 # For coll_init(), too, which may take its time on a busy machine.
-second=${CK_TIMEOUT_MULTIPLIER:-1}
+limit=$((3 * ${CK_TIMEOUT_MULTIPLIER:-1}))
+((limit <= 15)) || limit=15
 never='  collective: rank 2 never entered all_reduce #4 \(1024 float32 sum, default group\), in which ranks 0-1,3 waited for [0-9.]+ s; its last call was broadcast #3$'
 
 # A rank that computes for ever, and a time-out of the library.
-COLL_TIMEOUT=$((2 * second)) run "$CRUN" --nproc_per_node=4 --report report.json \
+COLL_TIMEOUT=$limit run "$CRUN" --nproc_per_node=4 --report report.json \
     "$STUCK" dump 2
 is "$status" 1 "a time-out fails the job"
 like "$err" "$never" "the report names who never came, and to what"
@@ -29,16 +30,16 @@ like "$(tail -n 1 <<<"$calls")" \
     '^\{"group": 0, "ranks": null, "seq": 3, "kind": "broadcast", "dtype": "float32", "op": null, "count": 3, "root": 1, "entered_ns": [0-9]+, "finished_ns": [0-9]+, "status": 0\}$' \
     "with all that is known of them"
 
-COLL_TIMEOUT=$second run "$CRUN" --nproc_per_node=4 "$STUCK" init 2
+COLL_TIMEOUT=$limit run "$CRUN" --nproc_per_node=4 "$STUCK" init 2
 like "$err" 'collective: rank 2 never entered coll_init, in which ranks 0-1,3 waited for' \
     "a rank that never calls coll_init() is named"
 
-COLL_TIMEOUT=$second run "$CRUN" --nproc_per_node=3 sh -c "'$STUCK' late 1; exit 1"
+COLL_TIMEOUT=$limit run "$CRUN" --nproc_per_node=3 sh -c "'$STUCK' late 1; exit 1"
 like "$err" 'collective: rank 1 entered all_reduce #4 .* only when ranks 0,2 had waited for [0-9.]+ s$' \
     "so is one that comes when the others have given up"
 
 # The recorders of a round go with it.
-COLL_TIMEOUT=$second run "$CRUN" --nproc_per_node=3 --max_restarts=1 sh -c "
+COLL_TIMEOUT=$limit run "$CRUN" --nproc_per_node=3 --max_restarts=1 sh -c "
     [ \$TORCHELASTIC_RESTART_COUNT = 1 ] || exec '$STUCK' sleep 1"
 like "$status $err" '^\[crun .*rank 1 never entered all_reduce #4 ' \
     "what a round hung in is told before the next one"
@@ -89,7 +90,7 @@ like "$(cat err.hang)" "$never" "and says what it hung in"
 
 # Each node tells what it knows.
 port=$(free_port)
-export COLL_TIMEOUT=$((2 * second))
+export COLL_TIMEOUT=$limit
 for node in 0 1; do
     agent $node --master_addr 127.0.0.1 --master_port "$port" --nnodes 2 \
         --node_rank $node --nproc_per_node 2 "$STUCK" sleep 3

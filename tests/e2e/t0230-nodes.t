@@ -296,7 +296,11 @@ for how in dynamic fixed; do
     $how
     agent a "${job[@]}" --nnodes 2 --node_rank 0 true
     wait_for 10 listens
-    MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 1 "$HELPERS/store_mark" key >/dev/null 2>&1
+    MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$HELPERS/store_mark" key \
+        >/dev/null 2>&1 &
+    client=$!
+    wait_for 20 grep -q 'no store is open here' a.err
+    { kill -KILL $client; wait $client; } 2>/dev/null
     agent b "${job[@]}" --nnodes 2 --node_rank 1 true
     ends a b
     is "$codes" "0 0" "a TCPStore client at the coordinator's port ($how)"

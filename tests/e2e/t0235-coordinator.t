@@ -163,7 +163,7 @@ like "$(cat a.err)" 'was lost, and is not back after 1.000 s: ' "after the time 
 rm -f begun go
 crund_start
 for n in a b; do
-    agent $n "${job[@]}" --nnodes 2 --coordinator_timeout 3 sh -c "$waiting"
+    agent $n "${job[@]}" --nnodes 2 --coordinator_timeout 6 sh -c "$waiting"
 done
 wait_for 20 begun 2
 crund_stop KILL
@@ -171,7 +171,7 @@ wait_for 20 gone a.err b.err
 touch go
 ends a b
 is "$codes" "0 0" "nodes whose workers are through have done their part"
-like "$(cat a.err)" 'is not back after 3.000 s' "and tell what they do not know"
+like "$(cat a.err)" 'is not back after 6.000 s' "and tell what they do not know"
 
 # --- Secrets -----------------------------------------------------------------
 

@@ -530,7 +530,8 @@ START_TEST(frozen_store_is_a_time_out)
     struct sockaddr_in sin = {
         .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof(sin);
-    coll_options_t options = {.timeout_ms = 500};
+    /* Enough for the greeting. */
+    coll_options_t options = {.timeout_ms = 2000};
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     pthread_t thread;
     char text[16];
@@ -770,7 +771,8 @@ END_TEST
 /* Rank 1 is ahead: rank 0 still has the store of the first group. */
 static int one_is_early(int rank, int size)
 {
-    coll_options_t options = {.timeout_ms = 300};
+    /* Enough to find the store, and what rank 0 has left in it. */
+    coll_options_t options = {.timeout_ms = 2000};
     char byte = 'x';
 
     (void)size;
@@ -900,7 +902,8 @@ END_TEST
  * on all that it has. */
 START_TEST(address_need_not_be_one_of_rank_0s_machine)
 {
-    coll_options_t options = {.timeout_ms = 300};
+    /* Enough to get as far as to wait. */
+    coll_options_t options = {.timeout_ms = 2000};
 
     clear_environment();
     harness_set_master(harness_free_port());
