@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/p2p_internal.h"
+#include "tests/fuzz/message_ops.h"
 
-enum { SIZE = 3, OPS_MAX = 64, COUNT_MAX = 1 << 17, STREAM_MAX = 1 << 18 };
+enum { STREAM_MAX = 1 << 18 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -28,32 +28,7 @@ struct side {
     bool has_ended;
 };
 
-struct script {
-    const uint8_t *at;
-    size_t left;
-    struct p2p *p;
-    struct p2p_op *ops[OPS_MAX];
-    int ops_count;
-};
-
-static struct side sides_of_run[SIZE];
-
-static uint8_t next(struct script *s)
-{
-    if (s->left == 0)
-        return 0;
-    s->left--;
-    return *s->at++;
-}
-
-static uint32_t next_number(struct script *s, int bytes)
-{
-    uint32_t n = 0;
-
-    while (bytes-- > 0)
-        n = n << 8 | next(s);
-    return n;
-}
+static struct side sides_of_run[MESSAGE_RANKS];
 
 /* --- The channel ---------------------------------------------------------- */
 
@@ -130,85 +105,7 @@ static const struct p2p_channel_ops side_ops = {
     .blame = side_blame,
 };
 
-/* --- The engine ----------------------------------------------------------- */
-
-static void check_peer(
-    const struct p2p *p, const struct p2p_peer *peer, size_t *kept, int pending)
-{
-    bool is_listed = false;
-
-    assert(peer->pending == pending);
-    for (const struct p2p_unexpected *u = peer->kept; u != NULL; u = u->next) {
-        *kept += sizeof(*u) + u->bytes;
-        is_listed |= u == peer->in.unexpected;
-        assert(u->op == NULL);
-    }
-    /* One whose receive has come, but not yet all of it, is in no list. */
-    if (peer->in.unexpected != NULL && !is_listed) {
-        assert(peer->in.unexpected->op != NULL);
-        *kept += sizeof(*peer->in.unexpected) + peer->in.unexpected->bytes;
-    }
-    assert(peer->in.have <= sizeof(peer->in.header));
-    assert(p->failure == COLL_OK);
-}
-
-/* Ends what is done: from now on nobody may look at it. */
-static void check(struct script *s)
-{
-    struct p2p *p = s->p;
-    int pending[SIZE] = {0};
-    int outstanding = 0;
-    size_t kept = 0;
-
-    for (int i = 0; i < s->ops_count;) {
-        struct p2p_op *op = s->ops[i];
-
-        if (!op->is_done) {
-            int rank = op->is_send ? op->peer : op->source;
-
-            outstanding++;
-            if (rank >= 0)
-                pending[rank]++;
-            i++;
-            continue;
-        }
-        assert(op->status == p->failure || op->status == COLL_OK);
-        assert(op->status != COLL_OK || op->is_send || op->source >= 0);
-        free(op->buf);
-        free(op);
-        s->ops[i] = s->ops[--s->ops_count];
-    }
-    for (const struct p2p_op *op = p->outstanding; op != NULL; op = op->after)
-        outstanding--;
-    assert(outstanding == 0);
-    for (int i = 0; i < p->active_count && p->failure == COLL_OK; i++)
-        check_peer(p, p->active[i], &kept, pending[p->active[i]->rank]);
-    assert(p->failure != COLL_OK || kept == p->kept_bytes);
-    assert(p->failure == COLL_OK || p->failure_text[0] != '\0');
-}
-
-static void start(struct script *s, uint8_t what)
-{
-    struct p2p_op *op = calloc(1, sizeof(*op));
-    size_t count;
-
-    assert(op != NULL && s->ops_count < OPS_MAX);
-    op->is_send = (what & 8) != 0;
-    op->is_step = (what & 16) != 0;
-    op->peer = 1 + (what & 1);
-    if ((what & 2) != 0 && !op->is_send)
-        op->peer = P2P_ANY_SOURCE;
-    op->tag = (int8_t)next(s);
-    op->dtype = (coll_dtype_t)(next(s) % 10);
-    count = next_number(s, 3) % COUNT_MAX;
-    op->count = count;
-    /* Without a byte more than it has to have. */
-    op->buf = malloc(count * coll_dtype_size(op->dtype));
-    assert(op->buf != NULL);
-    memset(op->buf, 's', count * coll_dtype_size(op->dtype));
-    s->ops[s->ops_count++] = op;
-    p2p_start(s->p, op);
-}
+/* --- The script ---------------------------------------------------------- */
 
 static void bring(struct side *side, const void *bytes, size_t len)
 {
@@ -223,14 +120,14 @@ static void bring(struct side *side, const void *bytes, size_t len)
 
 static void bring_header(struct script *s, struct side *side)
 {
-    struct p2p_header header = {.magic = P2P_MAGIC, .kind = next(s)};
+    struct p2p_header header = {.magic = P2P_MAGIC, .kind = script_next(s)};
 
     header.is_step = header.kind >> 7;
     header.kind &= 0x7f;
-    header.tag = (int8_t)next(s);
-    header.dtype = next(s);
-    header.id = next(s);
-    header.count = next_number(s, 3);
+    header.tag = (int8_t)script_next(s);
+    header.dtype = script_next(s);
+    header.id = script_next(s);
+    header.count = script_number(s, 3);
     if (header.count >> 20 == 0xf) /* no such message can be */
         header.count <<= 44;
     header.at = header.id;
@@ -239,7 +136,7 @@ static void bring_header(struct script *s, struct side *side)
 
 static void step(struct script *s)
 {
-    uint8_t what = next(s);
+    uint8_t what = script_next(s);
     int rank = 1 + (what & 1);
     struct side *side = &sides_of_run[rank];
     size_t len;
@@ -247,14 +144,13 @@ static void step(struct script *s)
     switch (what >> 5) {
     case 0:
     case 1:
-        if (s->ops_count < OPS_MAX)
-            start(s, what);
+        script_start(s, what);
         break;
     case 2:
         bring_header(s, side);
         break;
     case 3:
-        bring(side, NULL, next_number(s, 2));
+        bring(side, NULL, script_number(s, 2));
         break;
     case 4:
         len = what >> 1 & 15;
@@ -265,7 +161,7 @@ static void step(struct script *s)
         s->left -= len;
         break;
     case 5:
-        side->room += next_number(s, 2);
+        side->room += script_number(s, 2);
         break;
     case 6:
         side->refuses_pull = (what & 2) != 0;
@@ -281,13 +177,14 @@ static void step(struct script *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct coll_group g = {.size = SIZE, .backend = &coll_backend_self};
+    struct coll_group g = {
+        .size = MESSAGE_RANKS, .backend = &coll_backend_self};
     struct script s = {.at = data, .left = size};
 
     if (p2p_create(&s.p, &g) != COLL_OK)
         return -1;
     memset(sides_of_run, 0, sizeof(sides_of_run));
-    for (int r = 1; r < SIZE; r++) {
+    for (int r = 1; r < MESSAGE_RANKS; r++) {
         struct p2p_peer *peer = p2p_peer_get(s.p, r);
 
         sides_of_run[r].bytes = malloc(STREAM_MAX);
@@ -297,18 +194,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     while (s.left > 0 && s.p->failure == COLL_OK) {
         step(&s);
-        check(&s);
+        script_check(&s);
     }
-    /* What is not done fails now. */
-    p2p_destroy(s.p);
-    while (s.ops_count > 0) {
-        struct p2p_op *op = s.ops[--s.ops_count];
-
-        assert(op->is_done && op->status == COLL_ERR_STATE);
-        free(op->buf);
-        free(op);
-    }
-    for (int r = 1; r < SIZE; r++)
+    script_end(&s);
+    for (int r = 1; r < MESSAGE_RANKS; r++)
         free(sides_of_run[r].bytes);
     return 0;
 }
