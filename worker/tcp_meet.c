@@ -17,7 +17,8 @@
  *
  * From joining to the end each rank keeps its connection to rank 0: whoever
  * fails says why over it, or ends it, and rank 0 tells all. Who cannot reach
- * rank 0 puts a note in the place of its claim.
+ * rank 0 puts a note in the place of its claim; who finds a claim that does not
+ * fit leaves it there for others, and says so elsewhere (coll_terms.h).
  *
  * Who connects shows the first token, who accepts the second one. A stranger
  * has neither and is closed; one that says nothing takes a place among a few,

@@ -667,8 +667,7 @@ START_TEST(claim_of_a_dead_rank_0_is_replaced)
 
     choose_layout(_i);
     snprintf(claim, sizeof(claim), "3 %s 0 %032d %032d %d 127.0.0.1",
-        harness_backend->name, 1, 2,
-        harness_free_port());
+        harness_backend->name, 1, 2, harness_free_port());
     ck_assert_int_eq(
         coll_store_set(store.store, key, claim, strlen(claim)), COLL_OK);
     for (int i = 2; i >= 0; i--)
@@ -798,8 +797,7 @@ START_TEST(stranger_in_the_place_of_rank_0_is_no_rank_0)
     ck_assert_int_eq(listen(fd, 8), 0);
     ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&sin, &len), 0);
     snprintf(claim, sizeof(claim), "3 %s 0 %032d %032d %d 127.0.0.1",
-        harness_backend->name, 1, 2,
-        ntohs(sin.sin_port));
+        harness_backend->name, 1, 2, ntohs(sin.sin_port));
     ck_assert_int_eq(
         coll_store_set(store.store, "meet/rank0", claim, strlen(claim)),
         COLL_OK);
