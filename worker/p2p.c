@@ -25,7 +25,8 @@
 #include "rendezvous/base/clock.h"
 
 /* As in shm_wait.c, where the reasons are. */
-#define SPIN_ROUNDS 1000
+#define SPIN_MAX_ROUNDS 1000
+#define SPIN_MIN_ROUNDS 12
 #define YIELD_NS (100 * 1000ull)
 
 /* How long a driver that always finds something to move may not look for
@@ -190,11 +191,28 @@ static bool doze(struct p2p *p, struct target *t, uint64_t deadline_ns)
     return true;
 }
 
+static int spin_for(const struct p2p *p)
+{
+    return p->shm != NULL && p->shm->may_spin ? p->spin_rounds : 0;
+}
+
+/* Was spinning of use? */
+static void learn(struct p2p *p, bool was_of_use)
+{
+    int rounds = was_of_use ? p->spin_rounds * 2 : p->spin_rounds / 2;
+
+    if (rounds > SPIN_MAX_ROUNDS)
+        rounds = SPIN_MAX_ROUNDS;
+    if (rounds < SPIN_MIN_ROUNDS)
+        rounds = SPIN_MIN_ROUNDS;
+    p->spin_rounds = rounds;
+}
+
 /* Moves until the target is reached or doze() says otherwise. */
 static void drive(struct p2p *p, struct target *t, uint64_t deadline_ns)
 {
-    bool may_spin = p->shm != NULL && p->shm->may_spin;
-    int idle = may_spin ? 0 : SPIN_ROUNDS;
+    int idle = 0; /* rounds in which nothing has moved */
+    int spin = spin_for(p);
     int busy = 0;
     uint64_t yield_until = 0;
 
@@ -207,19 +225,24 @@ static void drive(struct p2p *p, struct target *t, uint64_t deadline_ns)
         if (is_reached(t))
             break;
         if (has_moved) {
-            idle = may_spin ? 0 : SPIN_ROUNDS;
+            if (idle > 0 && yield_until == 0)
+                learn(p, true);
+            idle = 0;
+            spin = spin_for(p);
             yield_until = 0;
             if (++busy % BUSY_ROUNDS != 0)
                 continue;
             p2p_check(p);
             if (is_reached(t) || clock_now_ns() >= deadline_ns)
                 break;
-        } else if (idle < SPIN_ROUNDS) {
+        } else if (idle < spin) {
             idle++;
             shm_relax();
         } else if (yield_until == 0 || clock_now_ns() < yield_until) {
-            if (yield_until == 0)
+            if (yield_until == 0) {
+                learn(p, false);
                 yield_until = clock_now_ns() + YIELD_NS;
+            }
             wake_waiters(p);
             p2p_unlock(p);
             sched_yield();
@@ -537,6 +560,7 @@ coll_status_t p2p_create(struct p2p **out, struct coll_group *g)
     p->epoll = -1;
     p->wake_fd = -1;
     p->expires_ns = UINT64_MAX;
+    p->spin_rounds = SPIN_MAX_ROUNDS;
     p->may_pull = cma == NULL || strcmp(cma, "0") != 0;
     pthread_mutex_init(&p->lock, NULL);
     pthread_condattr_init(&attr);

@@ -243,6 +243,7 @@ struct p2p {
     bool has_thread;
     bool thread_is_polling; /* it sleeps in epoll_wait() */
     bool thread_is_parked; /* it sleeps on has_work */
+    int spin_rounds; /* how long to spin, by what it was good for so far */
     bool is_ending;
     pthread_t thread;
     pthread_cond_t has_work;
