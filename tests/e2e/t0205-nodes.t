@@ -110,11 +110,9 @@ is "$(grep -c 'mismatch at operation #1: rank 0 called all_reduce(count=3, float
 # nodea has 10.99.0.1, nodeb 10.99.0.2. Each finds its own name at 127.0.1.1.
 cat >two-nodes <<'EOF'
 cd "$1" || exit
-unshare -nm sleep 1000 &
+unshare -nm sh -c 'touch apart; exec sleep 1000' &
 b=$!
-until [[ $(readlink /proc/$b/ns/net) != $(readlink /proc/self/ns/net) ]]; do
-    sleep 0.02
-done
+until [[ -e apart ]]; do sleep 0.02; done
 in_b() { nsenter -t $b -n -m --wd="$PWD" "$@"; }
 printf '%s\n' '127.0.0.1 localhost' '127.0.1.1 nodea' '10.99.0.2 nodeb' >hosts.a
 printf '%s\n' '127.0.0.1 localhost' '127.0.1.1 nodeb' '10.99.0.1 nodea' >hosts.b

@@ -16,11 +16,9 @@ export OMP_NUM_THREADS=1
 cat >two-hosts <<'EOF2'
 cd "$1" || exit
 . ./agents.sh
-unshare -nm sleep 1000 &
+unshare -nm sh -c 'touch apart; exec sleep 1000' &
 b=$!
-until [[ $(readlink /proc/$b/ns/net) != $(readlink /proc/self/ns/net) ]]; do
-    sleep 0.02
-done
+until [[ -e apart ]]; do sleep 0.02; done
 in_b() { nsenter -t $b -n -m --wd="$PWD" "$@"; }
 printf '%s\n' '127.0.0.1 localhost' '127.0.1.1 nodea' '10.99.0.2 nodeb' \
     'fd99::1 six' '10.99.0.50 service' >hosts.a

@@ -153,11 +153,9 @@ unset "${!SLURM_@}"
 hostname n1
 printf '%s\n' '127.0.0.1 localhost' '10.99.0.1 n1' '10.99.0.2 n2' >hosts
 mount --bind hosts /etc/hosts || exit
-unshare -nu sleep 1000 &
+unshare -nu sh -c 'touch apart; exec sleep 1000' &
 b=$!
-until [[ $(readlink /proc/$b/ns/uts) != $(readlink /proc/self/ns/uts) ]]; do
-    sleep 0.02
-done
+until [[ -e apart ]]; do sleep 0.02; done
 in_b() { nsenter -t $b -n -u "$@"; }
 in_b hostname n2 && ip link add v0 type veth peer name v0 netns $b &&
     ip addr add 10.99.0.1/24 dev v0 && ip link set lo up &&
