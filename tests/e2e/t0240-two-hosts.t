@@ -122,11 +122,11 @@ cut()
     shift
     rm -f begun.*
     on_a "$@" --rdzv_endpoint 10.99.0.1:4109 --rdzv_conf \
-        join_timeout=3,last_call_timeout=1,keep_alive_max_attempt=2 \
+        join_timeout=6,last_call_timeout=4,keep_alive_max_attempt=2 \
         --rdzv_backend c10d sh -c "$LOOP" >$name.a 2>&1 &
     local a=$!
     on_b "$@" --rdzv_endpoint 10.99.0.1:4109 --rdzv_conf \
-        join_timeout=3,last_call_timeout=1,keep_alive_max_attempt=2 \
+        join_timeout=6,last_call_timeout=4,keep_alive_max_attempt=2 \
         --rdzv_backend c10d sh -c "$LOOP" >$name.b 2>&1 &
     local bb=$!
     wait_until test -e begun.1.0.2
@@ -205,6 +205,6 @@ is "$(tail -n 1 smaller.b)" "status 1" "ELA-02 the other one ends"
 like "$(cat smaller.b)" 'the coordinator at 10.99.0.1 port 4109 is lost: nothing was heard of it for 2.000 s' \
     "ELA-02 and knows why"
 is "$(tail -n 1 toosmall.a)" "status 1" "ELA-02 below MIN nobody goes on"
-like "$(cat toosmall.a)" 'joined 1 of 2 nodes within 3 s' "ELA-02 after the join time-out"
+like "$(cat toosmall.a)" 'joined 1 of 2 nodes within 6 s' "ELA-02 after the join time-out"
 is "$(tail -n 1 none.a)" "status 1" "ELA-02 without a restart it is the end"
 like "$(cat none.a)" 'node .* was lost: nothing was heard of it' "ELA-02 that names the node"
