@@ -11,20 +11,29 @@
 
 /* --- Where each is the fastest -------------------------------------------- */
 
-/* From here on the tick that tells where buffers are has paid for itself, if
- * they are mapped; and if the kernel has to read them. A reduction has to read
- * into memory first: that pays where slots no longer fit the caches. Measured
- * with 2 and 4 ranks on two CPUs. */
+/*
+ * Measured with coll_tune, 2 and 4 ranks on two CPUs that share a core. Where
+ * ranks share CPUs each tick costs them several switches between them.
+ *
+ * From here on the tick that tells where buffers are has paid for itself, if
+ * they are mapped.
+ */
 #define MAPPED_MIN_BYTES ((size_t)16 * 1024)
+#define MAPPED_CROWDED_MIN_BYTES ((size_t)64 * 1024)
+
+/* The same, if the kernel has to read them. It copies at half the speed of a
+ * program, but once instead of twice; against it is that where one rank reads,
+ * the other may have nothing to do. */
 #define CMA_MIN_BYTES ((size_t)64 * 1024)
-#define CMA_REDUCE_MIN_BYTES ((size_t)1024 * 1024)
+#define CMA_CROWDED_MIN_BYTES ((size_t)1024 * 1024)
+#define CMA_BROADCAST_MAX_BYTES ((size_t)4 * 1024 * 1024)
+#define CMA_GATHER_MAX_BYTES ((size_t)256 * 1024)
 
 /* Blocks of all other ranks lie in memory at once: not for too many. */
 #define CMA_REDUCE_MAX_RANKS 64
 
-/* Below it the tick that TWO_SHOT needs more costs more than it saves. Measured
- * on two CPUs: 2 ranks break even at 8 KiB, 4 ranks between 4 and 16. */
-#define ONE_SHOT_MAX_BYTES ((size_t)8192)
+/* What all ranks have together: more than that they had better share. */
+#define ONE_SHOT_MAX_BYTES ((size_t)64 * 1024)
 
 /* Partial results that go round pay from here on. */
 #define RING_MIN_BYTES ((size_t)1 << 20)
@@ -59,7 +68,9 @@ static bool can_be_mapped(const struct coll_case *c)
 
 static bool is_worth_mapping(const struct coll_case *c)
 {
-    return c->part >= MAPPED_MIN_BYTES / (size_t)c->ranks;
+    size_t least = c->is_crowded ? MAPPED_CROWDED_MIN_BYTES : MAPPED_MIN_BYTES;
+
+    return c->part >= least / (size_t)c->ranks;
 }
 
 static bool can_be_read(const struct coll_case *c)
@@ -70,7 +81,23 @@ static bool can_be_read(const struct coll_case *c)
 
 static bool is_worth_reading(const struct coll_case *c)
 {
-    return c->part >= (is_reduction(c) ? CMA_REDUCE_MIN_BYTES : CMA_MIN_BYTES);
+    switch (c->kind) {
+    case COLL_KIND_SCATTER:
+        return c->part >= CMA_MIN_BYTES;
+    case COLL_KIND_ALL_TO_ALL:
+        return c->part >=
+               (c->is_crowded ? CMA_CROWDED_MIN_BYTES : CMA_MIN_BYTES);
+    case COLL_KIND_BROADCAST:
+        return !c->is_crowded && c->part >= CMA_MIN_BYTES &&
+               c->part <= CMA_BROADCAST_MAX_BYTES;
+    case COLL_KIND_GATHER:
+    case COLL_KIND_ALL_GATHER:
+    case COLL_KIND_ALL_GATHER_V:
+        return !c->is_crowded && c->part >= CMA_MIN_BYTES &&
+               c->part <= CMA_GATHER_MAX_BYTES;
+    default: /* a reduction would read into memory first */
+        return false;
+    }
 }
 
 static bool fits_one_shot(const struct coll_case *c)
@@ -80,7 +107,7 @@ static bool fits_one_shot(const struct coll_case *c)
 
 static bool is_one_shot(const struct coll_case *c)
 {
-    return c->message <= ONE_SHOT_MAX_BYTES;
+    return c->message <= ONE_SHOT_MAX_BYTES / (size_t)c->ranks;
 }
 
 /* What a rank of the group gives to one other. */
@@ -170,15 +197,16 @@ static const struct coll_algorithm_row rows[] = {
     {COLL_LEVEL_SHM, COLL_ALGORITHM_MAPPED, "mapped", K(REDUCE) | TAKEN_KINDS,
         can_be_mapped,
         "not all its buffers are of coll_alloc(), or it is in place",
-        is_worth_mapping, "for 16 KiB and more of all ranks"},
+        is_worth_mapping,
+        "for 16 KiB of all ranks and more, 64 where they share CPUs"},
     {COLL_LEVEL_SHM, COLL_ALGORITHM_CMA, "cma", TAKEN_KINDS, can_be_read,
         "the kernel gives ranks no access to these buffers, or it is in place, "
         "or a reduction of more than 64 ranks",
         is_worth_reading,
-        "for parts of 64 KiB and more, of reductions of 1 MiB"},
+        "for large parts of what is only copied, see coll_algorithm.c"},
     {COLL_LEVEL_SHM, COLL_ALGORITHM_ONE_SHOT, "one_shot",
         K(ALL_REDUCE) | K(REDUCE), fits_one_shot, "for 16 KiB at most",
-        is_one_shot, "for 8 KiB and less"},
+        is_one_shot, "for 64 KiB of all ranks and less"},
     {COLL_LEVEL_SHM, COLL_ALGORITHM_TWO_SHOT, "two_shot",
         K(ALL_REDUCE) | K(REDUCE), always, NULL, always, NULL},
     {COLL_LEVEL_SHM, COLL_ALGORITHM_STAGED, "staged",

@@ -55,6 +55,7 @@ struct coll_case {
     /* SHM: false: it is not known yet what ranks can see of each other, which
      * is taken for all. */
     bool is_reached;
+    bool is_crowded; /* SHM: ranks share CPUs */
     bool are_mapped; /* the buffers that MAPPED needs */
     bool are_readable; /* those that CMA needs */
 };

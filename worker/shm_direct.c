@@ -342,6 +342,7 @@ coll_status_t shm_direct(struct coll_group *g, const struct coll_call *call,
     struct extents x;
     coll_status_t status;
 
+    c.is_crowded = !d.s->may_spin;
     *algorithm =
         coll_algorithm_choose(g->tuning, COLL_LEVEL_SHM, &c, call->seq);
     if (!is_direct(*algorithm))
