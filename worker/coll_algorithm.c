@@ -21,12 +21,11 @@
 #define MAPPED_MIN_BYTES ((size_t)16 * 1024)
 #define MAPPED_CROWDED_MIN_BYTES ((size_t)64 * 1024)
 
-/* The same, if the kernel has to read them. It copies at half the speed of a
- * program, but once instead of twice; against it is that where one rank reads,
- * the other may have nothing to do. */
+/* The same, if the kernel has to read them. It copies more slowly than a
+ * program, but once instead of twice. That pays in between: what is large
+ * leaves the caches, where slots stay, and then all ranks had better copy. */
 #define CMA_MIN_BYTES ((size_t)64 * 1024)
-#define CMA_CROWDED_MIN_BYTES ((size_t)1024 * 1024)
-#define CMA_BROADCAST_MAX_BYTES ((size_t)4 * 1024 * 1024)
+#define CMA_MAX_BYTES ((size_t)4 * 1024 * 1024)
 #define CMA_GATHER_MAX_BYTES ((size_t)256 * 1024)
 
 /* Blocks of all other ranks lie in memory at once: not for too many. */
@@ -81,23 +80,14 @@ static bool can_be_read(const struct coll_case *c)
 
 static bool is_worth_reading(const struct coll_case *c)
 {
-    switch (c->kind) {
-    case COLL_KIND_SCATTER:
-        return c->part >= CMA_MIN_BYTES;
-    case COLL_KIND_ALL_TO_ALL:
-        return c->part >=
-               (c->is_crowded ? CMA_CROWDED_MIN_BYTES : CMA_MIN_BYTES);
-    case COLL_KIND_BROADCAST:
-        return !c->is_crowded && c->part >= CMA_MIN_BYTES &&
-               c->part <= CMA_BROADCAST_MAX_BYTES;
-    case COLL_KIND_GATHER:
-    case COLL_KIND_ALL_GATHER:
-    case COLL_KIND_ALL_GATHER_V:
-        return !c->is_crowded && c->part >= CMA_MIN_BYTES &&
-               c->part <= CMA_GATHER_MAX_BYTES;
-    default: /* a reduction would read into memory first */
+    size_t most = CMA_MAX_BYTES;
+
+    if (is_reduction(c)) /* it would have to read into memory first */
         return false;
-    }
+    if (c->kind == COLL_KIND_GATHER || c->kind == COLL_KIND_ALL_GATHER ||
+        c->kind == COLL_KIND_ALL_GATHER_V)
+        most = CMA_GATHER_MAX_BYTES;
+    return !c->is_crowded && c->part >= CMA_MIN_BYTES && c->part <= most;
 }
 
 static bool fits_one_shot(const struct coll_case *c)
@@ -203,7 +193,8 @@ static const struct coll_algorithm_row rows[] = {
         "the kernel gives ranks no access to these buffers, or it is in place, "
         "or a reduction of more than 64 ranks",
         is_worth_reading,
-        "for large parts of what is only copied, see coll_algorithm.c"},
+        "for parts between 64 KiB and 4 MiB (gathered 256 KiB) that are only "
+        "copied, where each rank has a CPU"},
     {COLL_LEVEL_SHM, COLL_ALGORITHM_ONE_SHOT, "one_shot",
         K(ALL_REDUCE) | K(REDUCE), fits_one_shot, "for 16 KiB at most",
         is_one_shot, "for 64 KiB of all ranks and less"},

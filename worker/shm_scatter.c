@@ -2,7 +2,7 @@
  * scatter, reduce_scatter, all_to_all and their forms with parts of different
  * length: a slot is shared out, one lane for each receiver. Every tick all
  * ranks fill the lanes of their slot, then each reads its own lane of all
- * slots.
+ * slots. What a rank has for itself goes through none.
  */
 #include "shm_internal.h"
 
@@ -92,11 +92,11 @@ static char *lane(const struct lanes *l, int from, int to, uint32_t tick)
 }
 
 /* Fills the lanes of the next tick with what is at that many bytes of each
- * part. This rank's own lane, too: its place may be written before it is
- * read. */
+ * part. */
 static void fill(const struct lanes *l, size_t at)
 {
-    for (int to = 0; to < l->s->size; to++) {
+    for (int i = 1; i < l->s->size; i++) {
+        int to = (l->s->rank + i) % l->s->size;
         size_t len = send_len(l, to);
 
         if (at < len)
@@ -108,8 +108,12 @@ static void fill(const struct lanes *l, size_t at)
 static void take(const struct lanes *l, size_t at)
 {
     int rank = l->s->rank;
+    size_t own = recv_len(l, rank);
 
-    for (int i = 0; i < l->s->size; i++) {
+    if (at < own && recv_at(l, rank) != send_at(l, rank))
+        memcpy(recv_at(l, rank) + at, send_at(l, rank) + at,
+            min(own - at, l->bytes));
+    for (int i = 1; i < l->s->size; i++) {
         int from = (rank + i) % l->s->size;
         size_t len = recv_len(l, from);
 
@@ -128,6 +132,7 @@ static void reduce(const struct lanes *l, size_t at)
         return;
     for (int r = 0; r < l->s->size; r++)
         srcs[r] = lane(l, r, l->s->rank, l->s->tick);
+    srcs[l->s->rank] = send_at(l, l->s->rank) + at;
     kernel_reduce((char *)l->call->recvbuf + at, srcs, l->s->size,
         min(len - at, l->bytes) / l->size, l->call->dtype, l->call->op);
 }

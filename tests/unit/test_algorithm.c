@@ -158,21 +158,23 @@ static void ask_why(struct coll_group *g, int rank, void *arg)
     EXPECT(small[0] == '\0', "a barrier: %s", small);
     run_count(g, 4);
     EXPECT_WHY(g, "shm: one_shot of all_reduce, 16 bytes, parts of 8, 2 ranks; "
-                  "not mapped: for 16 KiB and more");
+                  "not mapped: for 16 KiB of all ranks");
     EXPECT_OK(coll_explain(g, small, sizeof(small)));
     EXPECT(strcmp(small, "shm: on") == 0, "cut: %s", small);
-    run_count(g, 2500);
+    run_count(g, 5000);
     EXPECT_WHY(g, "shm: two_shot of ");
-    EXPECT_WHY(g, "; not one_shot: for 8 KiB and less");
+    EXPECT_WHY(g, "; not one_shot: for 16 KiB at most");
     EXPECT_OK(coll_algorithm_set(g, "all_reduce:one_shot"));
-    run_count(g, 2500);
-    EXPECT_WHY(g, "2 ranks; forced");
     run_count(g, 5000);
     EXPECT_WHY(g, "shm: two_shot of ");
     EXPECT_WHY(g, "; forced but impossible is one_shot: for 16 KiB at most");
+    EXPECT_OK(coll_algorithm_set(g, "all_reduce:two_shot"));
+    run_count(g, 4);
+    EXPECT_WHY(g, "shm: two_shot of all_reduce, 16 bytes");
+    EXPECT_WHY(g, "2 ranks; forced");
     EXPECT_OK(coll_algorithm_set(g, ""));
-    run_count(g, 2500);
-    EXPECT_WHY(g, "; not one_shot: for 8 KiB and less");
+    run_count(g, 4);
+    EXPECT_WHY(g, "shm: one_shot of all_reduce, 16 bytes");
 }
 
 START_TEST(a_choice_is_explained)
