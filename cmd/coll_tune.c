@@ -359,6 +359,10 @@ static coll_status_t run_size(
     if (status != COLL_OK)
         return status;
     list_names(names, sizeof(names), own.why);
+    /* Rank 0 leads a node, and knows of the levels that others may not see. */
+    status = coll_broadcast(names, sizeof(names), COLL_UINT8, 0, NULL);
+    if (status != COLL_OK)
+        return status;
     best_us = own.us / MARGIN;
     if (b->rank == 0)
         printf("%-14s %9zu  %10.2f  %-22s", b->op->name, bytes, own.us, names);

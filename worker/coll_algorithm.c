@@ -32,7 +32,8 @@
 #define CMA_REDUCE_MAX_RANKS 64
 
 /* What all ranks have together: more than that they had better share. */
-#define ONE_SHOT_MAX_BYTES ((size_t)64 * 1024)
+#define ONE_SHOT_MAX_BYTES ((size_t)24 * 1024)
+#define ONE_SHOT_CROWDED_MAX_BYTES ((size_t)64 * 1024)
 
 /* Partial results that go round pay from here on. */
 #define RING_MIN_BYTES ((size_t)1 << 20)
@@ -97,7 +98,10 @@ static bool fits_one_shot(const struct coll_case *c)
 
 static bool is_one_shot(const struct coll_case *c)
 {
-    return c->message <= ONE_SHOT_MAX_BYTES / (size_t)c->ranks;
+    size_t most =
+        c->is_crowded ? ONE_SHOT_CROWDED_MAX_BYTES : ONE_SHOT_MAX_BYTES;
+
+    return c->message <= most / (size_t)c->ranks;
 }
 
 /* What a rank of the group gives to one other. */
@@ -197,7 +201,8 @@ static const struct coll_algorithm_row rows[] = {
         "copied, where each rank has a CPU"},
     {COLL_LEVEL_SHM, COLL_ALGORITHM_ONE_SHOT, "one_shot",
         K(ALL_REDUCE) | K(REDUCE), fits_one_shot, "for 16 KiB at most",
-        is_one_shot, "for 64 KiB of all ranks and less"},
+        is_one_shot,
+        "for 24 KiB of all ranks and less, 64 where they share CPUs"},
     {COLL_LEVEL_SHM, COLL_ALGORITHM_TWO_SHOT, "two_shot",
         K(ALL_REDUCE) | K(REDUCE), always, NULL, always, NULL},
     {COLL_LEVEL_SHM, COLL_ALGORITHM_STAGED, "staged",

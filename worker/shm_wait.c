@@ -24,7 +24,7 @@
  * operation where ranks share CPUs, sleeping and being woken 20. After
  * YIELD_NS somebody is really late, and burning a CPU would slow it down.
  */
-#define SPIN_MAX_ROUNDS 200
+#define SPIN_MAX_ROUNDS 40
 #define YIELD_NS (100 * 1000ull)
 
 /* Where spinning was in vain, since others have a part of the CPUs that the

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Which algorithm an operation takes: coll_tune, and COLL_ALGORITHM.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 19
+. "${BASH_SOURCE%/*}/agents.sh"
+plan 21
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
 TUNE=$BUILD/coll_tune
@@ -30,6 +31,18 @@ tune 3 tcp --operations broadcast,all_gather,reduce
 is "$status" 0 "coll_tune by messages" || diag "$err"
 like "$out" '^broadcast .* eager .* chain [0-9.]+' "broadcast's"
 like "$out" '^reduce .* eager .* gather .* ring .* pairwise [0-9.]+' "reduce's"
+
+COLL_BACKEND=nodes RUN_TIMEOUT=120 run bash -c '
+    for node in 0 1; do
+        "$@" --nnodes=2 --node_rank=$node --nproc_per_node=2 \
+            --master_addr=127.0.0.1 --master_port='"$(free_port)"' "$0" \
+            --time 0.001 --min-bytes 4K --max-bytes 4K &
+        pids+=($!)
+    done
+    wait ${pids[0]} && wait ${pids[1]}' "$TUNE" "$CRUN"
+is "$status" 0 "coll_tune on two nodes" || diag "$err"
+like "$out" '^all_reduce +4096 +[0-9.]+  hierarchical, .* flat [0-9.]+' \
+    "how nodes work together"
 
 tune 1 self
 is "$status $out" "0 coll_tune: one rank alone has nothing to choose" "one rank"
