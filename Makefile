@@ -78,6 +78,20 @@ CMD_SRCS := $(filter-out $(PROGRAM_SRCS),$(wildcard cmd/*.c))
 INTEROP_SRCS := $(wildcard tests/interop/*.c)
 FAKE_SRCS := $(wildcard tests/fakes/*.c)
 SIM_SRCS := $(wildcard tests/sim/*.c)
+# A test compares our declarations of CUDA and NCCL with NVIDIA's, if both are
+# found; WITH_CUDA=0: even then it does not. Nothing else is built with them.
+WITH_CUDA ?= 1
+GPU_INCLUDES := $(if $(filter-out 0,$(WITH_CUDA)),$(foreach home,\
+	$(CUDA_HOME) $(NCCL_HOME) $(wildcard /usr/local/cuda) \
+	$(lastword $(sort $(wildcard /usr/local/cuda-*))) /usr/local /usr,\
+	$(wildcard $(home)/include)))
+GPU_HEADERS_MISSING := $(if $(filter 0,$(WITH_CUDA)),WITH_CUDA=0,$(foreach \
+	header,cuda.h nccl.h cuda_runtime.h,$(if $(wildcard \
+	$(GPU_INCLUDES:%=%/$(header))),,no $(header) in CUDA_HOME or NCCL_HOME)))
+GPU_CPPFLAGS := $(if $(strip $(GPU_HEADERS_MISSING)),\
+	-DCOLL_GPU_HEADERS_MISSING='"$(strip $(GPU_HEADERS_MISSING))"',\
+	-DCOLL_GPU_HEADERS $(patsubst %,-isystem %,$(filter-out /usr/include \
+	/usr/local/include,$(GPU_INCLUDES))))
 # What is simulated, as it is.
 SIMULATED_SRCS := rendezvous/membership.c rendezvous/node_protocol.c \
 	agent/participant.c agent/lifecycle.c agent/program.c
@@ -96,6 +110,13 @@ INTEROP_BINS := $(call bin,$(INTEROP_SRCS),interop)
 EXAMPLE_BINS := $(call bin,$(EXAMPLE_SRCS),examples)
 SIM := $(BUILD)/sim
 FAKE_LIBS := $(patsubst tests/fakes/%.c,$(BUILD)/fakes/%.so,$(FAKE_SRCS))
+# NCCL's double as of now, and what versions 2.18 and 2.17 had of it.
+FAKE_NCCL := $(BUILD)/fake_nccl
+FAKE_CUDA_SRCS := $(wildcard tests/fake_nccl/cuda_*.c)
+FAKE_NCCL_SRCS := $(wildcard tests/fake_nccl/nccl_*.c)
+FAKE_NCCL_LIBS := $(FAKE_NCCL)/libnccl.so.2 $(FAKE_NCCL)/2.18/libnccl.so.2 \
+	$(FAKE_NCCL)/2.17/libnccl.so.2
+FAKE_LIBS += $(FAKE_NCCL)/libcuda.so.1 $(FAKE_NCCL_LIBS)
 
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-7s %s\n' $(1) $(2))
@@ -115,7 +136,7 @@ examples: $(EXAMPLE_BINS)
 
 # Other flags than the last time: everything is compiled again.
 FLAGS_FILE := $(BUILD)/flags
-FLAGS_NOW = $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS)
+FLAGS_NOW = $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(GPU_CPPFLAGS)
 .PHONY: force
 force:
 $(FLAGS_FILE): force
@@ -131,6 +152,8 @@ $(BUILD)/obj/%.o: %.c Makefile VERSION $(FLAGS_FILE)
 $(call obj,$(filter %_uv.c,$(RDZV_SRCS)) $(AGENT_SRCS) $(CMD_SRCS) \
 	$(PROGRAM_SRCS) $(UNIT_SRCS)): \
 	private EXTRA_CPPFLAGS = $(CRUN_CFLAGS)
+$(call obj,tests/unit/test_gpu_headers.c): \
+	private EXTRA_CPPFLAGS = $(CRUN_CFLAGS) $(GPU_CPPFLAGS)
 # Reductions must give the same bits with and without fused multiply-add.
 $(call obj,$(wildcard worker/kernel*.c)): private NO_FMA := -ffp-contract=off
 
@@ -212,6 +235,24 @@ $(BUILD)/fakes/%.so: tests/fakes/%.c
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -shared -fPIC -std=gnu11 -Wall -Wextra -o $@ $<
+
+# With the flags of the flavour, so that sanitizers see what goes on in them.
+# The double of NCCL is linked to that of the driver, by the same name as real.
+$(FAKE_NCCL)/libcuda.so.1: $(call obj,$(FAKE_CUDA_SRCS))
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) -o $@ $^ $(ALL_LDFLAGS)
+
+$(FAKE_NCCL)/2.18/libnccl.so.2: private SYMBOLS := -DFAKE_NCCL_SYMBOLS=21803
+$(FAKE_NCCL)/2.17/libnccl.so.2: private SYMBOLS := -DFAKE_NCCL_SYMBOLS=21701
+$(FAKE_NCCL_LIBS): $(FAKE_NCCL_SRCS) tests/fake_nccl/nccl_fake.h \
+	worker/nccl_api.h worker/cuda_api.h $(call obj,worker/nccl_config.c) \
+	$(FAKE_NCCL)/libcuda.so.1 Makefile $(FLAGS_FILE)
+	$(call say,CC,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CPPFLAGS) $(SYMBOLS) $(ALL_CFLAGS) -shared \
+		-Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..' -o $@ \
+		$(filter %.c %.o %.so.1,$^) $(ALL_LDFLAGS) -lm
 
 # Without libFuzzer a fuzz target is linked to a driver that replays a corpus.
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o \

@@ -1,0 +1,758 @@
+/*
+ * A test double, see nccl_fake.h: communicators from their making to their
+ * end. What takes time is a job in a thread: the caller waits for it if the
+ * communicator blocks, else ncclCommGetAsyncError() tells how it stands.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "tests/fake_nccl/nccl_fake.h"
+
+#define DECLARE(member, symbol, required, args) cu_result_t symbol args;
+COLL_CUDA_MAP(DECLARE)
+#undef DECLARE
+
+#define MAGIC 0x66616b656e63636cULL
+#define ID_PREFIX "fake_nccl."
+
+/* What ranks tell each other when they meet. */
+struct peer {
+    int version, size;
+    uint64_t host;
+    char bus_id[32];
+};
+
+static pthread_mutex_t error_lock = PTHREAD_MUTEX_INITIALIZER;
+static char last_error[256];
+
+nccl_result_t fake_error(
+    struct nccl_comm *comm, nccl_result_t rc, const char *fmt, ...)
+{
+    char text[256];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    pthread_mutex_lock(&error_lock);
+    memcpy(last_error, text, sizeof(text));
+    if (comm != NULL)
+        memcpy(comm->error, text, sizeof(text));
+    pthread_mutex_unlock(&error_lock);
+    return rc;
+}
+
+const char *ncclGetLastError(struct nccl_comm *comm)
+{
+    static _Thread_local char text[256];
+
+    pthread_mutex_lock(&error_lock);
+    memcpy(text,
+        comm != NULL && comm->error[0] != '\0' ? comm->error : last_error,
+        sizeof(text));
+    pthread_mutex_unlock(&error_lock);
+    return text;
+}
+
+const char *ncclGetErrorString(nccl_result_t result)
+{
+    switch (result) {
+#define CASE(ours, value, theirs)                                              \
+    case ours:                                                                 \
+        return #theirs;
+        COLL_NCCL_RESULT_MAP(CASE)
+#undef CASE
+    }
+    return "unknown result code";
+}
+
+static int version(void)
+{
+    return fake_setting("FAKE_NCCL_VERSION", FAKE_NCCL_SYMBOLS);
+}
+
+nccl_result_t ncclGetVersion(int *out)
+{
+    *out = version();
+    return COLL_NCCL_SUCCESS;
+}
+
+nccl_result_t ncclGetUniqueId(nccl_unique_id_t *id)
+{
+    uint64_t random[2];
+
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return COLL_NCCL_SYSTEM_ERROR;
+    memset(id, 0, sizeof(*id));
+    snprintf(id->internal, sizeof(id->internal), ID_PREFIX "%016llx%016llx",
+        (unsigned long long)random[0], (unsigned long long)random[1]);
+    return COLL_NCCL_SUCCESS;
+}
+
+nccl_result_t fake_comm_check(const struct nccl_comm *comm)
+{
+    if (comm == NULL || comm->magic != MAGIC)
+        return fake_error(
+            NULL, COLL_NCCL_INVALID_ARGUMENT, "that is no communicator");
+    return COLL_NCCL_SUCCESS;
+}
+
+nccl_result_t fake_comm_check_ready(struct nccl_comm *comm)
+{
+    nccl_result_t rc = fake_comm_check(comm);
+
+    if (rc != COLL_NCCL_SUCCESS)
+        return rc;
+    rc = atomic_load(&comm->state);
+    if (rc == COLL_NCCL_IN_PROGRESS || atomic_load(&comm->busy) > 0)
+        return fake_error(comm, COLL_NCCL_INVALID_ARGUMENT,
+            "Attempt to use communicator before the previous operation "
+            "returned ncclSuccess");
+    return rc;
+}
+
+/* For whoever waits for what has changed in it. */
+static void wake(struct nccl_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+    fake_ring(comm);
+}
+
+void fake_comm_hold(struct nccl_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    comm->refs++;
+    pthread_mutex_unlock(&comm->lock);
+}
+
+void fake_comm_release(struct nccl_comm *comm)
+{
+    struct nccl_comm *parent = comm->parent;
+    bool is_last;
+
+    pthread_mutex_lock(&comm->lock);
+    is_last = --comm->refs == 0;
+    pthread_mutex_unlock(&comm->lock);
+    if (!is_last)
+        return;
+    fake_segment_close(comm);
+    pthread_cond_destroy(&comm->changed);
+    pthread_mutex_destroy(&comm->lock);
+    comm->magic = 0;
+    free(comm);
+    if (parent != NULL)
+        fake_comm_release(parent);
+}
+
+/* --- Making ------------------------------------------------------------ */
+
+/* Of a configuration as much as its size says; NULL: nothing is set. */
+static nccl_result_t read_config(
+    struct nccl_comm *comm, const nccl_config_t *config)
+{
+    nccl_config_t *own = &comm->config;
+    size_t size;
+
+    nccl_config_init(own, version());
+    comm->does_block = true;
+    if (config == NULL)
+        return COLL_NCCL_SUCCESS;
+    size = config->size < own->size ? config->size : own->size;
+    if (size < offsetof(nccl_config_t, blocking) ||
+        config->magic != COLL_NCCL_CONFIG_MAGIC)
+        return fake_error(comm, COLL_NCCL_INVALID_ARGUMENT,
+            "ncclConfig_t argument not initialized via "
+            "NCCL_CONFIG_INITIALIZER");
+    memcpy(own, config, size);
+    if ((own->blocking != COLL_NCCL_UNDEFINED && own->blocking != 0 &&
+            own->blocking != 1) ||
+        (own->minCTAs != COLL_NCCL_UNDEFINED &&
+            own->maxCTAs != COLL_NCCL_UNDEFINED && own->minCTAs > own->maxCTAs))
+        return fake_error(comm, COLL_NCCL_INVALID_ARGUMENT,
+            "Invalid config blocking or CTAs attribute value");
+    comm->does_block = own->blocking != 0;
+    return COLL_NCCL_SUCCESS;
+}
+
+static int current_device(void)
+{
+    cu_device_t device;
+
+    return cuCtxGetDevice(&device) == COLL_CUDA_SUCCESS ? device : 0;
+}
+
+static nccl_result_t make(struct nccl_comm **out, const char *name, int size,
+    int rank, int device, const nccl_config_t *config)
+{
+    struct nccl_comm *comm;
+    nccl_result_t rc;
+
+    if (size < 1 || size > FAKE_RANKS_MAX || rank < 0 || rank >= size)
+        return fake_error(NULL, COLL_NCCL_INVALID_ARGUMENT,
+            "Invalid rank requested : %d/%d", rank, size);
+    comm = calloc(1, sizeof(*comm));
+    if (comm == NULL)
+        return COLL_NCCL_SYSTEM_ERROR;
+    comm->magic = MAGIC;
+    comm->refs = 1;
+    comm->rank = rank;
+    comm->size = size;
+    comm->device = device;
+    snprintf(comm->name, sizeof(comm->name), "%s", name);
+    pthread_mutex_init(&comm->lock, NULL);
+    pthread_cond_init(&comm->changed, NULL);
+    rc = read_config(comm, config);
+    if (rc != COLL_NCCL_SUCCESS) {
+        fake_comm_release(comm);
+        return rc;
+    }
+    *out = comm;
+    return COLL_NCCL_SUCCESS;
+}
+
+static uint64_t host_hash(void)
+{
+    const char *text = getenv("NCCL_HOSTID");
+    uint64_t hash = 5381;
+
+    for (; text != NULL && *text != '\0'; text++)
+        hash = hash * 33 + (unsigned char)*text;
+    return hash;
+}
+
+static nccl_result_t check_peers(struct nccl_comm *comm)
+{
+    bool may_share = version() >= 23003 &&
+                     fake_setting("NCCL_MULTI_RANK_GPU_ENABLE", 0) == 1;
+    struct peer mine, its;
+
+    memcpy(&mine, fake_slot_of(comm, FAKE_MEETING, comm->rank)->data,
+        sizeof(mine));
+    for (int i = 0; i < comm->size; i++) {
+        memcpy(&its, fake_slot_of(comm, FAKE_MEETING, i)->data, sizeof(its));
+        if (its.size != mine.size)
+            return fake_error(comm, COLL_NCCL_INVALID_USAGE,
+                "rank %d is of %d ranks, rank %d of %d", i, its.size,
+                comm->rank, mine.size);
+        if (its.version != mine.version)
+            return fake_error(comm, COLL_NCCL_INVALID_USAGE,
+                "Mismatched NCCL version detected : rank %d version %d rank "
+                "%d version %d",
+                i, its.version, comm->rank, mine.version);
+        if (i != comm->rank && its.host == mine.host && !may_share &&
+            strcmp(its.bus_id, mine.bus_id) == 0)
+            return fake_error(comm, COLL_NCCL_INVALID_USAGE,
+                "Duplicate GPU detected : rank %d and rank %d both on CUDA "
+                "device %s",
+                comm->rank, i, mine.bus_id);
+    }
+    return COLL_NCCL_SUCCESS;
+}
+
+static nccl_result_t meet(struct nccl_comm *comm)
+{
+    struct peer peer;
+    nccl_result_t rc = fake_segment_open(comm);
+    int value = COLL_NCCL_SYSTEM_ERROR;
+
+    if (rc != COLL_NCCL_SUCCESS)
+        return rc;
+    if (fake_fault("init_fail", comm->rank, 0, &value))
+        return fake_error(comm, (nccl_result_t)value, "scripted");
+    if (fake_fault("init_hang", comm->rank, 0, NULL)) {
+        fake_hang(comm, FAKE_MEETING);
+        return COLL_NCCL_INTERNAL_ERROR;
+    }
+    memset(&peer, 0, sizeof(peer));
+    peer.version = version();
+    fake_fault("version", comm->rank, 0, &peer.version);
+    peer.size = comm->size;
+    peer.host = host_hash();
+    if (cuDeviceGetPCIBusId(peer.bus_id, sizeof(peer.bus_id), comm->device) !=
+        COLL_CUDA_SUCCESS)
+        return fake_error(comm, COLL_NCCL_UNHANDLED_CUDA_ERROR,
+            "Cuda failure: device %d has no bus id", comm->device);
+    if (!fake_show(comm, FAKE_MEETING, NULL, &peer, sizeof(peer)))
+        return COLL_NCCL_INTERNAL_ERROR;
+    rc = check_peers(comm);
+    /* Nobody shows anything else before all have looked at it. */
+    if (!fake_show(comm, FAKE_MEETING, NULL, NULL, 0))
+        return COLL_NCCL_INTERNAL_ERROR;
+    return rc;
+}
+
+static nccl_result_t run_init(const struct fake_job *job)
+{
+    return meet(job->comm);
+}
+
+/* Takes comm, which is in *out from now on. */
+static nccl_result_t begin(struct nccl_comm **out, struct nccl_comm *comm)
+{
+    struct fake_job *job = calloc(1, sizeof(*job));
+
+    if (job == NULL) {
+        fake_comm_release(comm);
+        return COLL_NCCL_SYSTEM_ERROR;
+    }
+    job->run = run_init;
+    job->comm = comm;
+    *out = comm;
+    return fake_job_add(job);
+}
+
+static nccl_result_t init(struct nccl_comm **out, int size,
+    const nccl_unique_id_t *id, int rank, int device,
+    const nccl_config_t *config)
+{
+    struct nccl_comm *comm;
+    nccl_result_t rc;
+
+    if (strncmp(id->internal, ID_PREFIX, strlen(ID_PREFIX)) != 0 ||
+        memchr(id->internal, '\0', sizeof(id->internal)) == NULL ||
+        strchr(id->internal, '/') != NULL)
+        return fake_error(
+            NULL, COLL_NCCL_INVALID_ARGUMENT, "that is no unique id");
+    rc = make(&comm, id->internal, size, rank, device, config);
+    return rc == COLL_NCCL_SUCCESS ? begin(out, comm) : rc;
+}
+
+nccl_result_t ncclCommInitRankConfig(struct nccl_comm **comm, int size,
+    nccl_unique_id_t id, int rank, nccl_config_t *config)
+{
+    return init(comm, size, &id, rank, current_device(), config);
+}
+
+#if FAKE_NCCL_SYMBOLS >= 22300
+nccl_result_t ncclCommInitRankScalable(struct nccl_comm **comm, int size,
+    int rank, int nids, nccl_unique_id_t *ids, nccl_config_t *config)
+{
+    if (nids < 1 || nids > size)
+        return fake_error(
+            NULL, COLL_NCCL_INVALID_ARGUMENT, "%d ids are given", nids);
+    return init(comm, size, &ids[0], rank, current_device(), config);
+}
+#endif
+
+nccl_result_t ncclCommInitAll(
+    struct nccl_comm **comms, int count, const int *devices)
+{
+    nccl_unique_id_t id;
+    nccl_result_t rc = ncclGetUniqueId(&id), ended;
+
+    ncclGroupStart();
+    for (int i = 0; i < count && rc == COLL_NCCL_SUCCESS; i++)
+        rc = init(
+            &comms[i], count, &id, i, devices != NULL ? devices[i] : i, NULL);
+    ended = ncclGroupEnd();
+    return rc != COLL_NCCL_SUCCESS ? rc : ended;
+}
+
+/* --- Children ---------------------------------------------------------- */
+
+/* All ranks of a child have the same name for it, and nobody else does. */
+static void name_child(struct nccl_comm *parent, uint64_t which, char out[64])
+{
+    uint64_t hash = 14695981039346656037ULL;
+    unsigned int number;
+
+    pthread_mutex_lock(&parent->lock);
+    number = ++parent->children;
+    pthread_mutex_unlock(&parent->lock);
+    for (const char *at = parent->name; *at != '\0'; at++)
+        hash = (hash ^ (unsigned char)*at) * 1099511628211ULL;
+    for (int i = 0; i < 8; i++)
+        hash = (hash ^ (which >> 8 * i & 0xff)) * 1099511628211ULL;
+    snprintf(out, 64, ID_PREFIX "%016llx.%u", (unsigned long long)hash, number);
+}
+
+static nccl_result_t make_child(struct nccl_comm **out,
+    struct nccl_comm *parent, uint64_t which, int size, int rank,
+    const nccl_config_t *config)
+{
+    char name[64];
+    nccl_result_t rc;
+
+    name_child(parent, which, name);
+    rc = make(out, name, size, rank, parent->device,
+        config != NULL ? config : &parent->config);
+    return rc;
+}
+
+/* All have shown their color and key: who is in the child, and where? */
+static void find_place(struct nccl_comm *parent, const struct fake_call *mine,
+    int *rank, int *size)
+{
+    *rank = 0;
+    *size = 0;
+    for (int i = 0; i < parent->size; i++) {
+        const struct fake_call *its =
+            &fake_slot_of(parent, FAKE_MEETING, i)->call;
+
+        if (its->root != mine->root)
+            continue;
+        (*size)++;
+        if ((int64_t)its->count < (int64_t)mine->count ||
+            (its->count == mine->count && i < parent->rank))
+            (*rank)++;
+    }
+}
+
+static bool agree(const struct fake_job *job, int *rank, int *size)
+{
+    if (!fake_show(job->parent, FAKE_MEETING, &job->call, NULL, 0))
+        return false;
+    find_place(job->parent, &job->call, rank, size);
+    return fake_show(job->parent, FAKE_MEETING, NULL, NULL, 0);
+}
+
+static nccl_result_t run_split(const struct fake_job *job)
+{
+    struct nccl_comm *comm = job->comm, *parent = job->parent;
+    bool is_agreed;
+    int rank, size;
+
+    if (comm != parent)
+        atomic_store(&parent->child, comm);
+    is_agreed = agree(job, &rank, &size);
+    atomic_store(&parent->child, NULL);
+    if (!is_agreed)
+        return COLL_NCCL_INTERNAL_ERROR;
+    if (comm == parent) /* a rank that is in no child */
+        return COLL_NCCL_SUCCESS;
+    comm->rank = rank;
+    comm->size = size;
+    return meet(comm);
+}
+
+#if FAKE_NCCL_SYMBOLS >= 21800
+nccl_result_t ncclCommSplit(struct nccl_comm *parent, int color, int key,
+    struct nccl_comm **made, nccl_config_t *config)
+{
+    nccl_result_t rc = fake_comm_check_ready(parent);
+    struct nccl_comm *comm = parent;
+    struct fake_job *job;
+
+    if (rc != COLL_NCCL_SUCCESS)
+        return rc;
+    if (color < COLL_NCCL_SPLIT_NO_COLOR)
+        return fake_error(
+            parent, COLL_NCCL_INVALID_ARGUMENT, "Invalid color %d", color);
+    /* Rank and size are not known yet: any that are valid. */
+    rc = make_child(&comm, parent, (uint64_t)color, 1, 0, config);
+    job = calloc(1, sizeof(*job));
+    if (rc != COLL_NCCL_SUCCESS || job == NULL) {
+        free(job);
+        return rc != COLL_NCCL_SUCCESS ? rc : COLL_NCCL_SYSTEM_ERROR;
+    }
+    if (color == COLL_NCCL_SPLIT_NO_COLOR) {
+        fake_comm_release(comm);
+        comm = parent;
+    } else {
+        fake_comm_hold(parent);
+        comm->parent = parent;
+    }
+    *made = comm != parent ? comm : NULL;
+    job->run = run_split;
+    job->comm = comm;
+    job->parent = parent;
+    job->call.root = color;
+    job->call.count = (uint64_t)(int64_t)key;
+    return fake_job_add(job);
+}
+#endif
+
+#if FAKE_NCCL_SYMBOLS >= 22700
+nccl_result_t ncclCommShrink(struct nccl_comm *parent, int *excluded, int count,
+    struct nccl_comm **made, nccl_config_t *config, int flags)
+{
+    nccl_result_t rc = fake_comm_check(parent);
+    struct nccl_comm *comm;
+    uint64_t which = 1ULL << 63; /* no color of a split */
+    int rank;
+
+    if (rc != COLL_NCCL_SUCCESS)
+        return rc;
+    rank = parent->rank;
+    for (int i = 0; i < count; i++) {
+        if (excluded[i] < 0 || excluded[i] >= parent->size ||
+            excluded[i] == parent->rank)
+            return fake_error(parent, COLL_NCCL_INVALID_ARGUMENT,
+                "rank %d cannot be excluded", excluded[i]);
+        which |= 1ULL << excluded[i];
+        rank -= excluded[i] < parent->rank;
+    }
+    if (flags & COLL_NCCL_SHRINK_ABORT) {
+        atomic_store(&parent->is_revoked, true);
+        wake(parent);
+    } else if ((rc = fake_comm_check_ready(parent)) != COLL_NCCL_SUCCESS) {
+        return rc;
+    }
+    rc = make_child(&comm, parent, which, parent->size - count, rank, config);
+    return rc == COLL_NCCL_SUCCESS ? begin(made, comm) : rc;
+}
+#endif
+
+/* --- The end ----------------------------------------------------------- */
+
+static void wait_for_launches(struct nccl_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    while (comm->done < comm->launched && !fake_must_stop(comm, FAKE_STREAM))
+        pthread_cond_wait(&comm->changed, &comm->lock);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+static nccl_result_t run_finalize(const struct fake_job *job)
+{
+    wait_for_launches(job->comm);
+    return fake_show(job->comm, FAKE_MEETING, NULL, NULL, 0)
+               ? COLL_NCCL_SUCCESS
+               : COLL_NCCL_INTERNAL_ERROR;
+}
+
+nccl_result_t ncclCommFinalize(struct nccl_comm *comm)
+{
+    nccl_result_t rc = fake_comm_check_ready(comm);
+    struct fake_job *job;
+
+    if (rc != COLL_NCCL_SUCCESS)
+        return rc;
+    if (atomic_load(&comm->is_revoked) ||
+        atomic_exchange(&comm->is_finalized, true))
+        return fake_error(comm, COLL_NCCL_INVALID_ARGUMENT,
+            "the communicator was finalized or revoked before");
+    job = calloc(1, sizeof(*job));
+    if (job == NULL)
+        return COLL_NCCL_SYSTEM_ERROR;
+    job->run = run_finalize;
+    job->comm = comm;
+    return fake_job_add(job);
+}
+
+/* Returns never: who tests that has a deadline. */
+static void hang_for_ever(void)
+{
+    for (;;)
+        pause();
+}
+
+static void stop(struct nccl_comm *comm, _Atomic bool *flag)
+{
+    atomic_store(flag, true);
+    wake(comm);
+    if (comm->parent != NULL)
+        wake(comm->parent);
+}
+
+nccl_result_t ncclCommDestroy(struct nccl_comm *comm)
+{
+    nccl_result_t rc = fake_comm_check(comm);
+
+    if (rc != COLL_NCCL_SUCCESS)
+        return rc;
+    if (fake_fault("destroy_hang", comm->rank, 0, NULL))
+        hang_for_ever();
+    fake_job_wait(comm);
+    if (atomic_load(&comm->state) == COLL_NCCL_SUCCESS &&
+        !atomic_load(&comm->is_revoked) &&
+        !atomic_exchange(&comm->is_finalized, true)) {
+        wait_for_launches(comm);
+        fake_show(comm, FAKE_MEETING, NULL, NULL, 0);
+    }
+    stop(comm, &comm->is_aborted);
+    fake_comm_release(comm);
+    return COLL_NCCL_SUCCESS;
+}
+
+nccl_result_t ncclCommAbort(struct nccl_comm *comm)
+{
+    nccl_result_t rc = fake_comm_check(comm);
+
+    if (rc != COLL_NCCL_SUCCESS)
+        return rc;
+    if (fake_fault("abort_hang", comm->rank, 0, NULL))
+        hang_for_ever();
+    stop(comm, &comm->is_aborted);
+    fake_job_wait(comm);
+    fake_comm_release(comm);
+    return COLL_NCCL_SUCCESS;
+}
+
+#if FAKE_NCCL_SYMBOLS >= 22807
+nccl_result_t ncclCommRevoke(struct nccl_comm *comm, int flags)
+{
+    nccl_result_t rc = fake_comm_check(comm);
+
+    if (rc != COLL_NCCL_SUCCESS)
+        return rc;
+    if (flags != 0)
+        return fake_error(
+            comm, COLL_NCCL_INVALID_ARGUMENT, "flags %d are not known", flags);
+    stop(comm, &comm->is_revoked);
+    fake_job_wait(comm);
+    atomic_store(&comm->state, COLL_NCCL_SUCCESS);
+    return COLL_NCCL_SUCCESS;
+}
+#endif
+
+/* --- What a communicator tells ----------------------------------------- */
+
+nccl_result_t ncclCommGetAsyncError(
+    struct nccl_comm *comm, nccl_result_t *error)
+{
+    nccl_result_t rc = fake_comm_check(comm);
+    int busy;
+
+    if (rc != COLL_NCCL_SUCCESS)
+        return rc;
+    *error = atomic_load(&comm->state);
+    busy = atomic_load(&comm->busy);
+    if (*error == COLL_NCCL_SUCCESS && busy > 0) {
+        atomic_compare_exchange_strong(&comm->busy, &busy, busy - 1);
+        *error = COLL_NCCL_IN_PROGRESS;
+    }
+    return COLL_NCCL_SUCCESS;
+}
+
+nccl_result_t ncclCommCount(struct nccl_comm *const comm, int *count)
+{
+    nccl_result_t rc = fake_comm_check_ready(comm);
+
+    if (rc == COLL_NCCL_SUCCESS)
+        *count = comm->size;
+    return rc;
+}
+
+nccl_result_t ncclCommCuDevice(struct nccl_comm *const comm, int *device)
+{
+    nccl_result_t rc = fake_comm_check_ready(comm);
+
+    if (rc == COLL_NCCL_SUCCESS)
+        *device = comm->device;
+    return rc;
+}
+
+nccl_result_t ncclCommUserRank(struct nccl_comm *const comm, int *rank)
+{
+    nccl_result_t rc = fake_comm_check_ready(comm);
+
+    if (rc == COLL_NCCL_SUCCESS)
+        *rank = comm->rank;
+    return rc;
+}
+
+void fake_nccl_config(struct nccl_comm *comm, nccl_config_t *out)
+{
+    *out = comm->config;
+}
+
+/* --- Reductions and memory --------------------------------------------- */
+
+nccl_result_t ncclRedOpCreatePreMulSum(nccl_op_t *op, void *scalar,
+    nccl_dtype_t dtype, nccl_residence_t residence, struct nccl_comm *comm)
+{
+    nccl_result_t rc = fake_comm_check_ready(comm);
+    size_t size = fake_dtype_size(dtype);
+    unsigned int i = 0;
+
+    if (rc != COLL_NCCL_SUCCESS)
+        return rc;
+    if (size == 0 || residence > COLL_NCCL_SCALAR_HOST)
+        return fake_error(comm, COLL_NCCL_INVALID_ARGUMENT,
+            "a reduction of type %u, residence %u", dtype, residence);
+    pthread_mutex_lock(&comm->lock);
+    while (i < FAKE_OPS_MAX && comm->ops[i].is_used)
+        i++;
+    if (i < FAKE_OPS_MAX) {
+        struct fake_op *made = &comm->ops[i];
+
+        *made = (struct fake_op){.is_used = true,
+            .dtype = dtype,
+            .residence = residence,
+            .at = scalar};
+        if (residence == COLL_NCCL_SCALAR_HOST)
+            memcpy(made->scalar, scalar, size);
+        *op = COLL_NCCL_AVG + 1 + i;
+    } else {
+        rc = COLL_NCCL_SYSTEM_ERROR;
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return rc;
+}
+
+nccl_result_t ncclRedOpDestroy(nccl_op_t op, struct nccl_comm *comm)
+{
+    nccl_result_t rc = fake_comm_check(comm);
+    uint32_t number = op - COLL_NCCL_AVG - 1;
+    bool was_used = false;
+
+    if (rc != COLL_NCCL_SUCCESS)
+        return rc;
+    pthread_mutex_lock(&comm->lock);
+    if (op > COLL_NCCL_AVG && number < FAKE_OPS_MAX) {
+        was_used = comm->ops[number].is_used;
+        comm->ops[number].is_used = false;
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return was_used ? COLL_NCCL_SUCCESS
+                    : fake_error(comm, COLL_NCCL_INVALID_ARGUMENT,
+                          "ncclRedOpDestroy : operator unknown");
+}
+
+#if FAKE_NCCL_SYMBOLS >= 21900
+struct registered {
+    void *buffer;
+    size_t bytes;
+};
+
+nccl_result_t ncclCommRegister(
+    struct nccl_comm *const comm, void *buffer, size_t bytes, void **handle)
+{
+    nccl_result_t rc = fake_comm_check_ready(comm);
+    struct registered *made;
+
+    if (rc != COLL_NCCL_SUCCESS)
+        return rc;
+    made = malloc(sizeof(*made));
+    if (made == NULL)
+        return COLL_NCCL_SYSTEM_ERROR;
+    *made = (struct registered){buffer, bytes};
+    *handle = made;
+    return COLL_NCCL_SUCCESS;
+}
+
+nccl_result_t ncclCommDeregister(struct nccl_comm *const comm, void *handle)
+{
+    nccl_result_t rc = fake_comm_check(comm);
+
+    if (rc == COLL_NCCL_SUCCESS)
+        free(handle);
+    return rc;
+}
+
+nccl_result_t ncclMemAlloc(void **memory, size_t bytes)
+{
+    cu_address_t address;
+
+    if (cuMemAlloc_v2(&address, bytes) != COLL_CUDA_SUCCESS)
+        return fake_error(
+            NULL, COLL_NCCL_UNHANDLED_CUDA_ERROR, "no memory on the device");
+    *memory = (void *)(uintptr_t)address;
+    return COLL_NCCL_SUCCESS;
+}
+
+nccl_result_t ncclMemFree(void *memory)
+{
+    return cuMemFree_v2((uintptr_t)memory) == COLL_CUDA_SUCCESS
+               ? COLL_NCCL_SUCCESS
+               : fake_error(NULL, COLL_NCCL_UNHANDLED_CUDA_ERROR,
+                     "that is no memory of ncclMemAlloc()");
+}
+#endif
