@@ -311,7 +311,7 @@ static nccl_result_t init(struct nccl_comm **out, int size,
     const nccl_unique_id_t *id, int rank, int device,
     const nccl_config_t *config)
 {
-    struct nccl_comm *comm;
+    struct nccl_comm *comm = NULL;
     nccl_result_t rc;
 
     if (strncmp(id->internal, ID_PREFIX, strlen(ID_PREFIX)) != 0 ||
@@ -354,6 +354,7 @@ nccl_result_t ncclCommInitAll(
     return rc != COLL_NCCL_SUCCESS ? rc : ended;
 }
 
+#if FAKE_NCCL_SYMBOLS >= 21800
 /* --- Children ---------------------------------------------------------- */
 
 /* All ranks of a child have the same name for it, and nobody else does. */
@@ -431,7 +432,6 @@ static nccl_result_t run_split(const struct fake_job *job)
     return meet(comm);
 }
 
-#if FAKE_NCCL_SYMBOLS >= 21800
 nccl_result_t ncclCommSplit(struct nccl_comm *parent, int color, int key,
     struct nccl_comm **made, nccl_config_t *config)
 {
@@ -473,7 +473,7 @@ nccl_result_t ncclCommShrink(struct nccl_comm *parent, int *excluded, int count,
     struct nccl_comm **made, nccl_config_t *config, int flags)
 {
     nccl_result_t rc = fake_comm_check(parent);
-    struct nccl_comm *comm;
+    struct nccl_comm *comm = NULL;
     uint64_t which = 1ULL << 63; /* no color of a split */
     int rank;
 
