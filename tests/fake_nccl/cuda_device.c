@@ -17,8 +17,8 @@ static int nvisible;
 struct cu_context fake_cuda_contexts[FAKE_CUDA_DEVICES_MAX];
 
 #define STACK_DEPTH 16
-static _Thread_local struct cu_context *stack[STACK_DEPTH];
-static _Thread_local int depth;
+static THREAD_LOCAL struct cu_context *stack[STACK_DEPTH];
+static THREAD_LOCAL int depth;
 
 static int setting(const char *name, int otherwise)
 {

@@ -22,6 +22,10 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+/* ThreadSanitizer takes ld.so's freeing of other thread-local memory, that of
+ * libraries which were opened later, for a race. */
+#define THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
+
 /* The prototypes are those that libcollective looks up. */
 #define FAKE_CUDA_DECLARE(member, symbol, required, args)                      \
     EXPORT cu_result_t symbol args;

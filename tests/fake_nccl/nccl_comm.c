@@ -48,7 +48,7 @@ nccl_result_t fake_error(
 
 const char *ncclGetLastError(struct nccl_comm *comm)
 {
-    static _Thread_local char text[256];
+    static THREAD_LOCAL char text[256];
 
     pthread_mutex_lock(&error_lock);
     memcpy(text,

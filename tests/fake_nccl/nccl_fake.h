@@ -44,6 +44,9 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+/* As in cuda_fake.h. */
+#define THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
+
 #define FAKE_NCCL_DECLARE(member, symbol, required, result, args)              \
     EXPORT result symbol args;
 COLL_NCCL_MAP(FAKE_NCCL_DECLARE)

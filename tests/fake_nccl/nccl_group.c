@@ -27,7 +27,7 @@ struct launch {
     uint64_t number; /* of the communicator's launches, from 1 */
 };
 
-static _Thread_local struct {
+static THREAD_LOCAL struct {
     int depth;
     struct launch *launches;
     struct fake_job *jobs;
