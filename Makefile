@@ -78,19 +78,23 @@ CMD_SRCS := $(filter-out $(PROGRAM_SRCS),$(wildcard cmd/*.c))
 INTEROP_SRCS := $(wildcard tests/interop/*.c)
 FAKE_SRCS := $(wildcard tests/fakes/*.c)
 SIM_SRCS := $(wildcard tests/sim/*.c)
-# A test compares our declarations of CUDA and NCCL with NVIDIA's, if both are
-# found; WITH_CUDA=0: even then it does not. Nothing else is built with them.
+# A test compares our declarations of CUDA and NCCL with NVIDIA's, and loads the
+# libraries, if they are found; WITH_CUDA=0: even then it does not. Nothing else
+# is built with them.
 WITH_CUDA ?= 1
-GPU_INCLUDES := $(if $(filter-out 0,$(WITH_CUDA)),$(foreach home,\
-	$(CUDA_HOME) $(NCCL_HOME) $(wildcard /usr/local/cuda) \
-	$(lastword $(sort $(wildcard /usr/local/cuda-*))) /usr/local /usr,\
-	$(wildcard $(home)/include)))
+GPU_HOMES := $(if $(filter-out 0,$(WITH_CUDA)),$(CUDA_HOME) $(NCCL_HOME) \
+	$(wildcard /usr/local/cuda) \
+	$(lastword $(sort $(wildcard /usr/local/cuda-*))) /usr/local /usr)
+GPU_INCLUDES := $(wildcard $(GPU_HOMES:%=%/include))
+gpu_library = $(firstword $(wildcard $(foreach home,$(GPU_HOMES),\
+	$(home)/lib64/$(1) $(home)/lib/$(1))))
 GPU_HEADERS_MISSING := $(if $(filter 0,$(WITH_CUDA)),WITH_CUDA=0,$(foreach \
 	header,cuda.h nccl.h cuda_runtime.h,$(if $(wildcard \
 	$(GPU_INCLUDES:%=%/$(header))),,no $(header) in CUDA_HOME or NCCL_HOME)))
 GPU_CPPFLAGS := $(if $(strip $(GPU_HEADERS_MISSING)),\
 	-DCOLL_GPU_HEADERS_MISSING='"$(strip $(GPU_HEADERS_MISSING))"',\
-	-DCOLL_GPU_HEADERS $(patsubst %,-isystem %,$(filter-out /usr/include \
+	-DCOLL_GPU_HEADERS -DCOLL_GPU_NCCL='"$(call gpu_library,libnccl.so.2)"' \
+	-DCOLL_GPU_STUB='"$(call gpu_library,stubs/libcuda.so)"' $(patsubst %,-isystem %,$(filter-out /usr/include \
 	/usr/local/include,$(GPU_INCLUDES))))
 # What is simulated, as it is.
 SIMULATED_SRCS := rendezvous/membership.c rendezvous/node_protocol.c \
@@ -136,10 +140,10 @@ examples: $(EXAMPLE_BINS)
 
 # Other flags than the last time: everything is compiled again.
 FLAGS_FILE := $(BUILD)/flags
-FLAGS_NOW = $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(GPU_CPPFLAGS)
+FLAGS_NOW = $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS)
 .PHONY: force
 force:
-$(FLAGS_FILE): force
+$(FLAGS_FILE) $(BUILD)/gpu_flags: force
 	@mkdir -p $(@D)
 	@echo '$(subst ','\'',$(FLAGS_NOW))' | cmp -s - $@ || \
 		echo '$(subst ','\'',$(FLAGS_NOW))' >$@
@@ -154,6 +158,8 @@ $(call obj,$(filter %_uv.c,$(RDZV_SRCS)) $(AGENT_SRCS) $(CMD_SRCS) \
 	private EXTRA_CPPFLAGS = $(CRUN_CFLAGS)
 $(call obj,tests/unit/test_gpu_headers.c): \
 	private EXTRA_CPPFLAGS = $(CRUN_CFLAGS) $(GPU_CPPFLAGS)
+$(call obj,tests/unit/test_gpu_headers.c): $(BUILD)/gpu_flags
+$(BUILD)/gpu_flags: private FLAGS_NOW = $(GPU_CPPFLAGS)
 # Reductions must give the same bits with and without fused multiply-add.
 $(call obj,$(wildcard worker/kernel*.c)): private NO_FMA := -ffp-contract=off
 

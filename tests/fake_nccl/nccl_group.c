@@ -124,17 +124,16 @@ static nccl_result_t start(struct launch *launch)
             "the stream of an operation: CUDA error %u", rc);
     }
     fake_comm_hold(comm);
-    pthread_mutex_lock(&comm->lock);
-    launch->number = ++comm->launched;
-    pthread_mutex_unlock(&comm->lock);
+    pthread_mutex_lock(&comm->lock); /* numbered in the order of the queue */
+    launch->number = comm->launched + 1;
     if (!comm->does_block &&
         fake_fault("busy", comm->rank, launch->number, &busy))
         atomic_store(&comm->busy, busy);
     rc = cuLaunchHostFunc(streams[0], run_launch, launch);
+    if (rc == COLL_CUDA_SUCCESS)
+        comm->launched++;
+    pthread_mutex_unlock(&comm->lock);
     if (rc != COLL_CUDA_SUCCESS) {
-        pthread_mutex_lock(&comm->lock);
-        comm->launched--;
-        pthread_mutex_unlock(&comm->lock);
         fake_comm_release(comm);
         free_launch(launch);
     }
@@ -195,9 +194,11 @@ nccl_result_t fake_job_add(struct fake_job *job)
 static void end_job(struct fake_job *job, nccl_result_t rc)
 {
     struct nccl_comm *comm = job->comm;
+    nccl_result_t state = COLL_NCCL_IN_PROGRESS;
 
-    if (job->parent != NULL)
-        atomic_store(&job->parent->state, COLL_NCCL_SUCCESS);
+    if (job->parent != NULL) /* unless it has failed in the meantime */
+        atomic_compare_exchange_strong(
+            &job->parent->state, &state, COLL_NCCL_SUCCESS);
     atomic_store(&comm->state, rc);
     pthread_mutex_lock(&comm->lock);
     comm->has_job = false;

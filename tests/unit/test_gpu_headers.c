@@ -5,7 +5,7 @@
  */
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
 #include "tests/unit/unit.h"
 #include "worker/nccl_api.h"
@@ -119,6 +119,36 @@ START_TEST(config_is_what_the_header_initialises)
 }
 END_TEST
 
+/* Paths are "" where the libraries are not installed with the headers. */
+START_TEST(installed_libraries_have_all_functions)
+{
+    struct nccl_api nccl;
+    struct cuda_api cu;
+
+    if (COLL_GPU_NCCL[0] == '\0') {
+        printf("skipped: no libnccl.so.2 beside the headers\n");
+    } else {
+        ck_assert_msg(nccl_api_open(&nccl, COLL_GPU_NCCL) == COLL_OK, "%s",
+            coll_last_error());
+        ck_assert_int_eq(nccl.version, NCCL_VERSION_CODE);
+#if NCCL_VERSION_CODE >= 22807
+#define IS_THERE(member, symbol, required, result, args)                       \
+    ck_assert_msg(nccl.member != NULL, "no %s", #symbol);
+        COLL_NCCL_MAP(IS_THERE)
+#endif
+        nccl_api_close(&nccl);
+    }
+    if (COLL_GPU_STUB[0] == '\0') {
+        printf("skipped: no stub of libcuda.so beside the headers\n");
+    } else {
+        /* It has all the functions, and says of itself what it is. */
+        ck_assert_int_eq(
+            cuda_api_open(&cu, COLL_GPU_STUB), COLL_ERR_UNSUPPORTED);
+        ck_assert_ptr_nonnull(strstr(coll_last_error(), "is the stub"));
+    }
+}
+END_TEST
+
 /*
  * The lists are expanded once more, with NVIDIA's types in the place of ours,
  * so each signature is compared with the real one.
@@ -171,5 +201,8 @@ int main(void)
     TCase *tcase = tcase_create("gpu_headers");
 
     tcase_add_test(tcase, config_is_what_the_header_initialises);
+#ifdef COLL_GPU_HEADERS
+    tcase_add_test(tcase, installed_libraries_have_all_functions);
+#endif
     return unit_run("gpu_headers", tcase);
 }
