@@ -4,6 +4,7 @@
 #   BUILD    where everything is built, build/$(FLAVOR) unless given
 #   V=1      show the commands
 #   SHARED=1 link shared libraries although archives are installed
+#   WITH_CUDA=0  do not compare with the headers of CUDA and NCCL
 # CPPFLAGS, CFLAGS and LDFLAGS of the user come last and win.
 
 VERSION := $(shell cat VERSION)
@@ -94,8 +95,9 @@ GPU_HEADERS_MISSING := $(if $(filter 0,$(WITH_CUDA)),WITH_CUDA=0,$(foreach \
 GPU_CPPFLAGS := $(if $(strip $(GPU_HEADERS_MISSING)),\
 	-DCOLL_GPU_HEADERS_MISSING='"$(strip $(GPU_HEADERS_MISSING))"',\
 	-DCOLL_GPU_HEADERS -DCOLL_GPU_NCCL='"$(call gpu_library,libnccl.so.2)"' \
-	-DCOLL_GPU_STUB='"$(call gpu_library,stubs/libcuda.so)"' $(patsubst %,-isystem %,$(filter-out /usr/include \
-	/usr/local/include,$(GPU_INCLUDES))))
+	-DCOLL_GPU_STUB='"$(call gpu_library,stubs/libcuda.so)"' \
+	$(patsubst %,-isystem %,$(filter-out /usr/include /usr/local/include,\
+	$(GPU_INCLUDES))))
 # What is simulated, as it is.
 SIMULATED_SRCS := rendezvous/membership.c rendezvous/node_protocol.c \
 	agent/participant.c agent/lifecycle.c agent/program.c

@@ -17,7 +17,6 @@ COLL_CUDA_MAP(DECLARE)
 #undef DECLARE
 
 #define MAGIC 0x66616b656e63636cULL
-#define ID_PREFIX "fake_nccl."
 
 /* What ranks tell each other when they meet. */
 struct peer {
@@ -88,8 +87,9 @@ nccl_result_t ncclGetUniqueId(nccl_unique_id_t *id)
     if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
         return COLL_NCCL_SYSTEM_ERROR;
     memset(id, 0, sizeof(*id));
-    snprintf(id->internal, sizeof(id->internal), ID_PREFIX "%016llx%016llx",
-        (unsigned long long)random[0], (unsigned long long)random[1]);
+    snprintf(id->internal, sizeof(id->internal),
+        FAKE_ID_PREFIX "%016llx%016llx", (unsigned long long)random[0],
+        (unsigned long long)random[1]);
     return COLL_NCCL_SUCCESS;
 }
 
@@ -115,8 +115,7 @@ nccl_result_t fake_comm_check_ready(struct nccl_comm *comm)
     return rc;
 }
 
-/* For whoever waits for what has changed in it. */
-static void wake(struct nccl_comm *comm)
+void fake_comm_wake(struct nccl_comm *comm)
 {
     pthread_mutex_lock(&comm->lock);
     pthread_cond_broadcast(&comm->changed);
@@ -187,7 +186,7 @@ static int current_device(void)
     return cuCtxGetDevice(&device) == COLL_CUDA_SUCCESS ? device : 0;
 }
 
-static nccl_result_t make(struct nccl_comm **out, const char *name, int size,
+nccl_result_t fake_comm_make(struct nccl_comm **out, const char *name, int size,
     int rank, int device, const nccl_config_t *config)
 {
     struct nccl_comm *comm;
@@ -255,7 +254,7 @@ static nccl_result_t check_peers(struct nccl_comm *comm)
     return COLL_NCCL_SUCCESS;
 }
 
-static nccl_result_t meet(struct nccl_comm *comm)
+nccl_result_t fake_comm_meet(struct nccl_comm *comm)
 {
     struct peer peer;
     nccl_result_t rc = fake_segment_open(comm);
@@ -289,11 +288,10 @@ static nccl_result_t meet(struct nccl_comm *comm)
 
 static nccl_result_t run_init(const struct fake_job *job)
 {
-    return meet(job->comm);
+    return fake_comm_meet(job->comm);
 }
 
-/* Takes comm, which is in *out from now on. */
-static nccl_result_t begin(struct nccl_comm **out, struct nccl_comm *comm)
+nccl_result_t fake_comm_begin(struct nccl_comm **out, struct nccl_comm *comm)
 {
     struct fake_job *job = calloc(1, sizeof(*job));
 
@@ -314,13 +312,13 @@ static nccl_result_t init(struct nccl_comm **out, int size,
     struct nccl_comm *comm = NULL;
     nccl_result_t rc;
 
-    if (strncmp(id->internal, ID_PREFIX, strlen(ID_PREFIX)) != 0 ||
+    if (strncmp(id->internal, FAKE_ID_PREFIX, strlen(FAKE_ID_PREFIX)) != 0 ||
         memchr(id->internal, '\0', sizeof(id->internal)) == NULL ||
         strchr(id->internal, '/') != NULL)
         return fake_error(
             NULL, COLL_NCCL_INVALID_ARGUMENT, "that is no unique id");
-    rc = make(&comm, id->internal, size, rank, device, config);
-    return rc == COLL_NCCL_SUCCESS ? begin(out, comm) : rc;
+    rc = fake_comm_make(&comm, id->internal, size, rank, device, config);
+    return rc == COLL_NCCL_SUCCESS ? fake_comm_begin(out, comm) : rc;
 }
 
 nccl_result_t ncclCommInitRankConfig(struct nccl_comm **comm, int size,
@@ -353,151 +351,6 @@ nccl_result_t ncclCommInitAll(
     ended = ncclGroupEnd();
     return rc != COLL_NCCL_SUCCESS ? rc : ended;
 }
-
-#if FAKE_NCCL_SYMBOLS >= 21800
-/* --- Children ---------------------------------------------------------- */
-
-/* All ranks of a child have the same name for it, and nobody else does. */
-static void name_child(struct nccl_comm *parent, uint64_t which, char out[64])
-{
-    uint64_t hash = 14695981039346656037ULL;
-    unsigned int number;
-
-    pthread_mutex_lock(&parent->lock);
-    number = ++parent->children;
-    pthread_mutex_unlock(&parent->lock);
-    for (const char *at = parent->name; *at != '\0'; at++)
-        hash = (hash ^ (unsigned char)*at) * 1099511628211ULL;
-    for (int i = 0; i < 8; i++)
-        hash = (hash ^ (which >> 8 * i & 0xff)) * 1099511628211ULL;
-    snprintf(out, 64, ID_PREFIX "%016llx.%u", (unsigned long long)hash, number);
-}
-
-static nccl_result_t make_child(struct nccl_comm **out,
-    struct nccl_comm *parent, uint64_t which, int size, int rank,
-    const nccl_config_t *config)
-{
-    char name[64];
-    nccl_result_t rc;
-
-    name_child(parent, which, name);
-    rc = make(out, name, size, rank, parent->device,
-        config != NULL ? config : &parent->config);
-    return rc;
-}
-
-/* All have shown their color and key: who is in the child, and where? */
-static void find_place(struct nccl_comm *parent, const struct fake_call *mine,
-    int *rank, int *size)
-{
-    *rank = 0;
-    *size = 0;
-    for (int i = 0; i < parent->size; i++) {
-        const struct fake_call *its =
-            &fake_slot_of(parent, FAKE_MEETING, i)->call;
-
-        if (its->root != mine->root)
-            continue;
-        (*size)++;
-        if ((int64_t)its->count < (int64_t)mine->count ||
-            (its->count == mine->count && i < parent->rank))
-            (*rank)++;
-    }
-}
-
-static bool agree(const struct fake_job *job, int *rank, int *size)
-{
-    if (!fake_show(job->parent, FAKE_MEETING, &job->call, NULL, 0))
-        return false;
-    find_place(job->parent, &job->call, rank, size);
-    return fake_show(job->parent, FAKE_MEETING, NULL, NULL, 0);
-}
-
-static nccl_result_t run_split(const struct fake_job *job)
-{
-    struct nccl_comm *comm = job->comm, *parent = job->parent;
-    bool is_agreed;
-    int rank, size;
-
-    if (comm != parent)
-        atomic_store(&parent->child, comm);
-    is_agreed = agree(job, &rank, &size);
-    atomic_store(&parent->child, NULL);
-    if (!is_agreed)
-        return COLL_NCCL_INTERNAL_ERROR;
-    if (comm == parent) /* a rank that is in no child */
-        return COLL_NCCL_SUCCESS;
-    comm->rank = rank;
-    comm->size = size;
-    return meet(comm);
-}
-
-nccl_result_t ncclCommSplit(struct nccl_comm *parent, int color, int key,
-    struct nccl_comm **made, nccl_config_t *config)
-{
-    nccl_result_t rc = fake_comm_check_ready(parent);
-    struct nccl_comm *comm = parent;
-    struct fake_job *job;
-
-    if (rc != COLL_NCCL_SUCCESS)
-        return rc;
-    if (color < COLL_NCCL_SPLIT_NO_COLOR)
-        return fake_error(
-            parent, COLL_NCCL_INVALID_ARGUMENT, "Invalid color %d", color);
-    /* Rank and size are not known yet: any that are valid. */
-    rc = make_child(&comm, parent, (uint64_t)color, 1, 0, config);
-    job = calloc(1, sizeof(*job));
-    if (rc != COLL_NCCL_SUCCESS || job == NULL) {
-        free(job);
-        return rc != COLL_NCCL_SUCCESS ? rc : COLL_NCCL_SYSTEM_ERROR;
-    }
-    if (color == COLL_NCCL_SPLIT_NO_COLOR) {
-        fake_comm_release(comm);
-        comm = parent;
-    } else {
-        fake_comm_hold(parent);
-        comm->parent = parent;
-    }
-    *made = comm != parent ? comm : NULL;
-    job->run = run_split;
-    job->comm = comm;
-    job->parent = parent;
-    job->call.root = color;
-    job->call.count = (uint64_t)(int64_t)key;
-    return fake_job_add(job);
-}
-#endif
-
-#if FAKE_NCCL_SYMBOLS >= 22700
-nccl_result_t ncclCommShrink(struct nccl_comm *parent, int *excluded, int count,
-    struct nccl_comm **made, nccl_config_t *config, int flags)
-{
-    nccl_result_t rc = fake_comm_check(parent);
-    struct nccl_comm *comm = NULL;
-    uint64_t which = 1ULL << 63; /* no color of a split */
-    int rank;
-
-    if (rc != COLL_NCCL_SUCCESS)
-        return rc;
-    rank = parent->rank;
-    for (int i = 0; i < count; i++) {
-        if (excluded[i] < 0 || excluded[i] >= parent->size ||
-            excluded[i] == parent->rank)
-            return fake_error(parent, COLL_NCCL_INVALID_ARGUMENT,
-                "rank %d cannot be excluded", excluded[i]);
-        which |= 1ULL << excluded[i];
-        rank -= excluded[i] < parent->rank;
-    }
-    if (flags & COLL_NCCL_SHRINK_ABORT) {
-        atomic_store(&parent->is_revoked, true);
-        wake(parent);
-    } else if ((rc = fake_comm_check_ready(parent)) != COLL_NCCL_SUCCESS) {
-        return rc;
-    }
-    rc = make_child(&comm, parent, which, parent->size - count, rank, config);
-    return rc == COLL_NCCL_SUCCESS ? begin(made, comm) : rc;
-}
-#endif
 
 /* --- The end ----------------------------------------------------------- */
 
@@ -546,9 +399,9 @@ static void hang_for_ever(void)
 static void stop(struct nccl_comm *comm, _Atomic bool *flag)
 {
     atomic_store(flag, true);
-    wake(comm);
+    fake_comm_wake(comm);
     if (comm->parent != NULL)
-        wake(comm->parent);
+        fake_comm_wake(comm->parent);
 }
 
 nccl_result_t ncclCommDestroy(struct nccl_comm *comm)
@@ -652,107 +505,3 @@ void fake_nccl_config(struct nccl_comm *comm, nccl_config_t *out)
 {
     *out = comm->config;
 }
-
-/* --- Reductions and memory --------------------------------------------- */
-
-nccl_result_t ncclRedOpCreatePreMulSum(nccl_op_t *op, void *scalar,
-    nccl_dtype_t dtype, nccl_residence_t residence, struct nccl_comm *comm)
-{
-    nccl_result_t rc = fake_comm_check_ready(comm);
-    size_t size = fake_dtype_size(dtype);
-    unsigned int i = 0;
-
-    if (rc != COLL_NCCL_SUCCESS)
-        return rc;
-    if (size == 0 || residence > COLL_NCCL_SCALAR_HOST)
-        return fake_error(comm, COLL_NCCL_INVALID_ARGUMENT,
-            "a reduction of type %u, residence %u", dtype, residence);
-    pthread_mutex_lock(&comm->lock);
-    while (i < FAKE_OPS_MAX && comm->ops[i].is_used)
-        i++;
-    if (i < FAKE_OPS_MAX) {
-        struct fake_op *made = &comm->ops[i];
-
-        *made = (struct fake_op){.is_used = true,
-            .dtype = dtype,
-            .residence = residence,
-            .at = scalar};
-        if (residence == COLL_NCCL_SCALAR_HOST)
-            memcpy(made->scalar, scalar, size);
-        *op = COLL_NCCL_AVG + 1 + i;
-    } else {
-        rc = COLL_NCCL_SYSTEM_ERROR;
-    }
-    pthread_mutex_unlock(&comm->lock);
-    return rc;
-}
-
-nccl_result_t ncclRedOpDestroy(nccl_op_t op, struct nccl_comm *comm)
-{
-    nccl_result_t rc = fake_comm_check(comm);
-    uint32_t number = op - COLL_NCCL_AVG - 1;
-    bool was_used = false;
-
-    if (rc != COLL_NCCL_SUCCESS)
-        return rc;
-    pthread_mutex_lock(&comm->lock);
-    if (op > COLL_NCCL_AVG && number < FAKE_OPS_MAX) {
-        was_used = comm->ops[number].is_used;
-        comm->ops[number].is_used = false;
-    }
-    pthread_mutex_unlock(&comm->lock);
-    return was_used ? COLL_NCCL_SUCCESS
-                    : fake_error(comm, COLL_NCCL_INVALID_ARGUMENT,
-                          "ncclRedOpDestroy : operator unknown");
-}
-
-#if FAKE_NCCL_SYMBOLS >= 21900
-struct registered {
-    void *buffer;
-    size_t bytes;
-};
-
-nccl_result_t ncclCommRegister(
-    struct nccl_comm *const comm, void *buffer, size_t bytes, void **handle)
-{
-    nccl_result_t rc = fake_comm_check_ready(comm);
-    struct registered *made;
-
-    if (rc != COLL_NCCL_SUCCESS)
-        return rc;
-    made = malloc(sizeof(*made));
-    if (made == NULL)
-        return COLL_NCCL_SYSTEM_ERROR;
-    *made = (struct registered){buffer, bytes};
-    *handle = made;
-    return COLL_NCCL_SUCCESS;
-}
-
-nccl_result_t ncclCommDeregister(struct nccl_comm *const comm, void *handle)
-{
-    nccl_result_t rc = fake_comm_check(comm);
-
-    if (rc == COLL_NCCL_SUCCESS)
-        free(handle);
-    return rc;
-}
-
-nccl_result_t ncclMemAlloc(void **memory, size_t bytes)
-{
-    cu_address_t address;
-
-    if (cuMemAlloc_v2(&address, bytes) != COLL_CUDA_SUCCESS)
-        return fake_error(
-            NULL, COLL_NCCL_UNHANDLED_CUDA_ERROR, "no memory on the device");
-    *memory = (void *)(uintptr_t)address;
-    return COLL_NCCL_SUCCESS;
-}
-
-nccl_result_t ncclMemFree(void *memory)
-{
-    return cuMemFree_v2((uintptr_t)memory) == COLL_CUDA_SUCCESS
-               ? COLL_NCCL_SUCCESS
-               : fake_error(NULL, COLL_NCCL_UNHANDLED_CUDA_ERROR,
-                     "that is no memory of ncclMemAlloc()");
-}
-#endif

@@ -55,6 +55,9 @@ COLL_NCCL_MAP(FAKE_NCCL_DECLARE)
 /* For tests alone: the configuration that a communicator was made with. */
 EXPORT void fake_nccl_config(struct nccl_comm *comm, nccl_config_t *out);
 
+/* Unique ids, which are names of files, begin with it. */
+#define FAKE_ID_PREFIX "fake_nccl."
+
 #define FAKE_RANKS_MAX 32
 #define FAKE_CHUNK 16384
 #define FAKE_MAIL 8192
@@ -198,6 +201,14 @@ bool fake_run(struct nccl_comm *comm, struct fake_work *works, size_t count);
 /* COLL_NCCL_SUCCESS, or it is no communicator, or one that is not ready. */
 nccl_result_t fake_comm_check(const struct nccl_comm *comm);
 nccl_result_t fake_comm_check_ready(struct nccl_comm *comm);
+nccl_result_t fake_comm_make(struct nccl_comm **out, const char *name, int size,
+    int rank, int device, const nccl_config_t *config);
+/* Has its ranks meet, in a job. Takes comm, which is in *out from now on. */
+nccl_result_t fake_comm_begin(struct nccl_comm **out, struct nccl_comm *comm);
+/* What such a job does. */
+nccl_result_t fake_comm_meet(struct nccl_comm *comm);
+/* For whoever waits for what has changed in it. */
+void fake_comm_wake(struct nccl_comm *comm);
 void fake_comm_hold(struct nccl_comm *comm);
 void fake_comm_release(struct nccl_comm *comm);
 /* Sets the text of ncclGetLastError(), of comm or (NULL) of none; returns rc.

@@ -391,6 +391,30 @@ START_TEST(one_thread_drives_several_devices)
 }
 END_TEST
 
+static void reduce_with_old(struct rank *r)
+{
+    nccl_config_t config;
+    int one = 1;
+
+    nccl_config_init(&config, nccl.version);
+    config.splitShare = 1;
+    NCCL(comm_init(&r->comm, r->size, r->id, r->rank, &config));
+    NCCL(all_reduce(
+        &one, &one, 1, COLL_NCCL_INT32, COLL_NCCL_SUM, r->comm, r->stream));
+    SYNC(r);
+    MUST(one == 2);
+    MUST(nccl.all_reduce(&one, &one, 1, COLL_NCCL_FLOAT8_E4M3, COLL_NCCL_SUM,
+             r->comm, r->stream) == COLL_NCCL_INVALID_ARGUMENT);
+    NCCL(comm_destroy(r->comm));
+}
+
+START_TEST(oldest_version_knows_less)
+{
+    open_nccl("2.18/libnccl.so.2");
+    run_threads(2, reduce_with_old, NULL);
+}
+END_TEST
+
 /* --- Communicators ----------------------------------------------------- */
 
 static nccl_result_t wait_until_ready(struct nccl_comm *comm)
@@ -752,26 +776,31 @@ START_TEST(different_calls_are_noticed)
 }
 END_TEST
 
-static void *end_comm(void *arg)
+static void *abort_comm(void *arg)
 {
-    struct rank *r = arg;
-
-    nccl.comm_abort(r->comm);
+    nccl.comm_abort(arg);
     _exit(98); /* has returned */
 }
 
-START_TEST(scripted_abort_hangs)
+static void *destroy_comm(void *arg)
+{
+    nccl.comm_destroy(arg);
+    _exit(98);
+}
+
+START_TEST(scripted_end_hangs)
 {
     struct rank r = {.size = 1};
     pthread_t thread;
     int one = 1;
 
-    setenv("FAKE_NCCL_FAULT", "abort_hang:0", 1);
+    setenv("FAKE_NCCL_FAULT", _i == 0 ? "abort_hang:0" : "destroy_hang:0", 1);
     open_nccl("libnccl.so.2");
     rank_begin(&r, 0);
     NCCL(get_unique_id(&r.id));
     NCCL(comm_init(&r.comm, 1, r.id, 0, NULL));
-    MUST(pthread_create(&thread, NULL, end_comm, &r) == 0);
+    MUST(pthread_create(
+             &thread, NULL, _i == 0 ? abort_comm : destroy_comm, r.comm) == 0);
     NCCL(all_reduce(
         &one, &one, 1, COLL_NCCL_INT32, COLL_NCCL_SUM, r.comm, r.stream));
     SYNC(&r);
@@ -827,6 +856,7 @@ int main(void)
     tcase_add_test(tcase, data_are_moved);
     tcase_add_test(tcase, data_are_moved_between_processes);
     tcase_add_test(tcase, messages_pass_each_other_in_a_group);
+    tcase_add_test(tcase, oldest_version_knows_less);
     tcase_add_test(tcase, one_thread_drives_several_devices);
     tcase_add_test(tcase, communicators_have_children);
     tcase_add_test(tcase, init_need_not_block);
@@ -840,7 +870,7 @@ int main(void)
     tcase_add_test(tcase, versions_must_not_differ);
     tcase_add_test(tcase, scripted_init_fails);
     tcase_add_test(tcase, different_calls_are_noticed);
-    tcase_add_test(tcase, scripted_abort_hangs);
+    tcase_add_loop_test(tcase, scripted_end_hangs, 0, 2);
     tcase_add_test(tcase, captured_operations_do_not_run);
     return unit_run("nccl_api", tcase);
 }
