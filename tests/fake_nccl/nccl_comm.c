@@ -151,6 +151,14 @@ void fake_comm_release(struct nccl_comm *comm)
 
 /* --- Making ------------------------------------------------------------ */
 
+static void keep_text(const char **text, char copy[64])
+{
+    if (*text == NULL)
+        return;
+    snprintf(copy, 64, "%s", *text);
+    *text = copy;
+}
+
 /* Of a configuration as much as its size says; NULL: nothing is set. */
 static nccl_result_t read_config(
     struct nccl_comm *comm, const nccl_config_t *config)
@@ -175,6 +183,8 @@ static nccl_result_t read_config(
             own->maxCTAs != COLL_NCCL_UNDEFINED && own->minCTAs > own->maxCTAs))
         return fake_error(comm, COLL_NCCL_INVALID_ARGUMENT,
             "Invalid config blocking or CTAs attribute value");
+    keep_text(&own->netName, comm->net_name);
+    keep_text(&own->commName, comm->comm_name);
     comm->does_block = own->blocking != 0;
     return COLL_NCCL_SUCCESS;
 }

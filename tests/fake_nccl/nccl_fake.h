@@ -6,8 +6,9 @@
  *   FAKE_NCCL_DIR      folder of the files through which ranks meet; else
  *                      TMPDIR, else /tmp
  *   FAKE_NCCL_VERSION  what ncclGetVersion() says, e.g. 22809
- *   FAKE_NCCL_FAULT    kind:rank:nth:value,...  what goes wrong; rank and nth
- *                      may be '*', what is left out at the end is, too
+ *   FAKE_NCCL_FAULT    kind:rank:nth:value,...  what goes wrong on a rank of
+ *                      any communicator; rank and nth may be '*', and what is
+ *                      left out at the end is
  *     init_fail:R::V   making a communicator fails on its rank R with result V
  *     init_hang:R      it never ends there
  *     version:R::V     rank R pretends to be of version V when ranks meet
@@ -133,6 +134,7 @@ struct nccl_comm {
     struct nccl_comm *_Atomic child;
     int rank, size, device;
     nccl_config_t config;
+    char net_name[64], comm_name[64]; /* what config points to */
     bool does_block;
     _Atomic nccl_result_t state; /* what ncclCommGetAsyncError() says */
     _Atomic bool is_aborted; /* ends every wait of this rank */
