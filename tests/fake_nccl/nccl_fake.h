@@ -7,8 +7,8 @@
  *                      TMPDIR, else /tmp
  *   FAKE_NCCL_VERSION  what ncclGetVersion() says, e.g. 22809
  *   FAKE_NCCL_FAULT    kind:rank:nth:value,...  what goes wrong on a rank of
- *                      any communicator; rank and nth may be '*', and what is
- *                      left out at the end is
+ *                      any communicator; rank and nth may be '*', which is also
+ *                      what a field that is left out at the end stands for
  *     init_fail:R::V   making a communicator fails on its rank R with result V
  *     init_hang:R      it never ends there
  *     version:R::V     rank R pretends to be of version V when ranks meet
