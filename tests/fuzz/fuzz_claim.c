@@ -14,8 +14,8 @@
 
 #define KEY "tcp/rank0"
 #define OWN                                                                    \
-    "1 0123456789abcdef0123456789abcdef fedcba9876543210fedcba9876543210 "     \
-    "4711 192.0.2.1"
+    "3 tcp 0 0123456789abcdef0123456789abcdef "                                \
+    "fedcba9876543210fedcba9876543210 4711 192.0.2.1"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -34,6 +34,7 @@ static struct tcp_meeting *meeting(coll_store_t *store, struct coll_group *g)
     assert(m != NULL);
     m->g = g;
     m->store = store;
+    m->prefix = "";
     m->deadline_ns = clock_deadline_ns(1000);
     memcpy(m->key, KEY, sizeof(KEY));
     return m;
@@ -42,7 +43,8 @@ static struct tcp_meeting *meeting(coll_store_t *store, struct coll_group *g)
 /* As the other ranks do. */
 static void follow(coll_store_t *store, const uint8_t *data, size_t size)
 {
-    struct coll_group g = {.rank = 1, .size = 2, .timeout_ms = 1000};
+    struct coll_group g = {
+        .backend = &coll_backend_tcp, .rank = 1, .size = 2, .timeout_ms = 1000};
     struct tcp_meeting *m = meeting(store, &g);
     const struct meet_claim *c = &m->claim;
     bool is_claim = false;
@@ -67,7 +69,8 @@ static void follow(coll_store_t *store, const uint8_t *data, size_t size)
 /* As rank 0 does, now and then. */
 static void look(coll_store_t *store, const uint8_t *data, size_t size)
 {
-    struct coll_group g = {.size = 2, .timeout_ms = 1000};
+    struct coll_group g = {
+        .backend = &coll_backend_tcp, .size = 2, .timeout_ms = 1000};
     struct tcp_meeting *m = meeting(store, &g);
     bool is_own = size == strlen(OWN) && memcmp(data, OWN, size) == 0;
     coll_status_t status;
