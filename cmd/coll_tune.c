@@ -21,7 +21,7 @@
 /* What another algorithm has to gain to be worth a word. */
 #define MARGIN 1.1
 
-#define WHY_BYTES 1024
+#define WHY_BYTES 2048
 
 struct settings {
     const char *operations; /* a list; NULL: all */

@@ -78,7 +78,7 @@ struct coll_call {
     void *owned; /* memory of the arrays above, freed after the call */
     int64_t timeout_ms; /* 0: the group's */
     uint64_t seq; /* 1 for the group's first operation; send, recv: 0 */
-    uint8_t algorithms; /* what is forced on this rank: coll_algorithm.h */
+    uint32_t algorithms; /* code of what is forced here: coll_algorithm.h */
     uint64_t deadline_ns;
     /* NULL, or the call that this one is a part of: ranks compare it, and
      * sentences name it. */
@@ -217,6 +217,9 @@ coll_status_t coll_group_run_in_turn(
 
 /* Is an operation running, or waiting for its turn, or a message on its way? */
 bool coll_group_is_busy(const struct coll_group *g);
+
+/* Is an operation running, or waiting for its turn? */
+bool coll_group_is_running(const struct coll_group *g);
 
 /* The same before the group is destroyed: first waits for the end of what
  * coll_abort() has ended, which is a matter of milliseconds. */

@@ -183,14 +183,14 @@ static const struct coll_algorithm_row rows[] = {
         "its sums depend on which ranks share a node", always, NULL},
     {COLL_LEVEL_NODES, COLL_ALGORITHM_EAGER, "eager",
         K(ALL_REDUCE) | EAGER_KINDS, fits_eager,
-        "more than 128 KiB of all ranks", always, NULL},
+        "more than 128 KiB of all ranks, or agreed on before", always, NULL},
     {COLL_LEVEL_NODES, COLL_ALGORITHM_FLAT, "flat",
         K(ALL_REDUCE) | EAGER_KINDS | K(ALL_TO_ALL_V), always, NULL, always,
         NULL},
 
     {COLL_LEVEL_SHM, COLL_ALGORITHM_MAPPED, "mapped", K(REDUCE) | TAKEN_KINDS,
         can_be_mapped,
-        "not all its buffers are of coll_alloc(), or it is in place",
+        "not all its buffers are of coll_alloc(), or an all_to_all in place",
         is_worth_mapping,
         "for 16 KiB of all ranks and more, 64 where they share CPUs"},
     {COLL_LEVEL_SHM, COLL_ALGORITHM_CMA, "cma", TAKEN_KINDS, can_be_read,
@@ -211,7 +211,7 @@ static const struct coll_algorithm_row rows[] = {
 
     {COLL_LEVEL_NET, COLL_ALGORITHM_EAGER, "eager",
         K(ALL_REDUCE) | K(BROADCAST) | K(BARRIER) | EAGER_KINDS, fits_eager,
-        "more than 128 KiB of all ranks", always, NULL},
+        "more than 128 KiB of all ranks, or agreed on before", always, NULL},
     {COLL_LEVEL_NET, COLL_ALGORITHM_GATHER, "gather", K(REDUCE), fits_one_rank,
         "more than 1 MiB of all ranks", is_small, "for 16 KiB and less"},
     {COLL_LEVEL_NET, COLL_ALGORITHM_RING, "ring",
@@ -263,6 +263,13 @@ static size_t longest(const size_t *counts, int n)
     return most;
 }
 
+static enum coll_kind whole_kind(const struct coll_call *call)
+{
+    while (call->whole != NULL)
+        call = call->whole;
+    return call->kind;
+}
+
 struct coll_case coll_case_of(
     const struct coll_group *g, const struct coll_call *call, int ranks)
 {
@@ -270,6 +277,7 @@ struct coll_case coll_case_of(
     size_t one = call->count * size;
     struct coll_case c = {
         .kind = call->kind,
+        .whole = whole_kind(call),
         .ranks = ranks,
         .message = one,
         .part = one,
@@ -308,15 +316,34 @@ struct coll_case coll_case_of(
 
 /* --- Choosing ------------------------------------------------------------- */
 
-static const struct coll_algorithm_row *pick(const struct coll_tuning *t,
+/* What the user has forced: for this operation, or for the one that it is a
+ * step of. NULL: nothing. */
+static const struct coll_algorithm_row *forced_row(const struct coll_tuning *t,
     enum coll_level level, const struct coll_case *c)
 {
-    const struct coll_algorithm_row *row = &rows[0];
-    uint8_t forced = t->forced[level][c->kind];
+    uint8_t one = t->forced[level][c->kind];
 
-    /* Where there are no bytes there is nothing to do but to agree. */
-    if (forced > 0 && c->message > 0 && rows[forced - 1].is_possible(c))
-        return &rows[forced - 1];
+    if (one == 0 && t->forced[level][c->whole] > 0 &&
+        is_of(&rows[t->forced[level][c->whole] - 1], level, c->kind))
+        one = t->forced[level][c->whole];
+    return one == 0 ? NULL : &rows[one - 1];
+}
+
+/* Where there are no bytes there is nothing to do but to agree. */
+static bool can_be_forced(
+    const struct coll_algorithm_row *row, const struct coll_case *c)
+{
+    return c->message > 0 && row->is_possible(c);
+}
+
+static const struct coll_algorithm_row *pick(
+    const struct coll_algorithm_row *forced, enum coll_level level,
+    const struct coll_case *c)
+{
+    const struct coll_algorithm_row *row = &rows[0];
+
+    if (forced != NULL && can_be_forced(forced, c))
+        return forced;
     while (!is_of(row, level, c->kind) || !row->is_possible(c) ||
            !row->is_fastest(c))
         row++;
@@ -326,34 +353,37 @@ static const struct coll_algorithm_row *pick(const struct coll_tuning *t,
 enum coll_algorithm coll_algorithm_pick(const struct coll_tuning *t,
     enum coll_level level, const struct coll_case *c)
 {
-    return pick(t, level, c)->algorithm;
+    return pick(forced_row(t, level, c), level, c)->algorithm;
 }
 
 enum coll_algorithm coll_algorithm_choose(struct coll_tuning *t,
     enum coll_level level, const struct coll_case *c, uint64_t seq)
 {
-    const struct coll_algorithm_row *row = pick(t, level, c);
+    const struct coll_algorithm_row *forced = forced_row(t, level, c);
+    const struct coll_choice choice = {pick(forced, level, c), forced, *c, seq};
+    struct coll_choice *last = t->last[level];
+    bool is_first =
+        last[0].row == NULL || last[0].seq != seq || last[0].of.kind == c->kind;
 
-    t->last[level] = (struct coll_choice){row, *c, seq};
-    return row->algorithm;
+    last[is_first ? 0 : 1] = choice;
+    return choice.row->algorithm;
 }
 
 /* --- Forcing -------------------------------------------------------------- */
 
-/* Two tables that differ in one choice have different codes, so that ranks
- * which were told differently notice it: see coll_signature.h. */
-static uint8_t code_of(const struct coll_tuning *t)
+/* FNV-1a. Ranks that were told differently notice it by this: see
+ * coll_signature.h. */
+static uint32_t code_of(const struct coll_tuning *t)
 {
-    unsigned int code = 0;
-    unsigned int weight = 1;
+    uint32_t code = 0x811c9dc5u;
     bool is_any = false;
 
     for (int l = 0; l < COLL_LEVELS; l++)
-        for (int k = 0; k < COLL_KINDS; k++, weight++) {
-            code = (code + weight * t->forced[l][k]) % 251;
+        for (int k = 0; k < COLL_KINDS; k++) {
+            code = (code ^ t->forced[l][k]) * 0x01000193u;
             is_any |= t->forced[l][k] > 0;
         }
-    return is_any ? (uint8_t)(code + 1) : 0;
+    return !is_any ? 0 : code != 0 ? code : 1;
 }
 
 static bool is_word(const char *word, size_t len, const char *name)
@@ -497,7 +527,7 @@ coll_status_t coll_algorithm_set(coll_group_t *group, const char *choices)
 
     if (g == NULL)
         return status;
-    if (coll_group_is_busy(g))
+    if (coll_group_is_running(g))
         return coll_fail(COLL_ERR_STATE,
             "coll_algorithm_set: an operation of the group is on its way");
     return coll_algorithm_parse(
@@ -511,43 +541,44 @@ static const char *level_name(enum coll_level level)
     return names[level];
 }
 
-/* What is wrong with a row, NULL: nothing. */
+/* Why the library did not take a row by itself, NULL: it might have. */
 static const char *objection(
     const struct coll_algorithm_row *row, const struct coll_case *c)
 {
-    if (!row->is_possible(c))
-        return row->else_impossible;
-    return row->is_fastest(c) ? NULL : row->else_slower;
+    if (!row->is_fastest(c))
+        return row->else_slower;
+    return row->is_possible(c) ? NULL : row->else_impossible;
 }
 
 static void explain(
-    char *out, size_t cap, const struct coll_tuning *t, enum coll_level level)
+    char *out, size_t cap, enum coll_level level, const struct coll_choice *of)
 {
-    const struct coll_choice *choice = &t->last[level];
-    const struct coll_case *c = &choice->of;
-    uint8_t forced = t->forced[level][c->kind];
+    const struct coll_case *c = &of->of;
+    const char *why;
     char line[192];
 
     snprintf(line, sizeof(line),
         "%s: %s of %s, %zu bytes, parts of %zu, %d ranks", level_name(level),
-        choice->row->name, coll_kind_name(c->kind), c->message, c->part,
-        c->ranks);
+        of->row->name, coll_kind_name(c->kind), c->message, c->part, c->ranks);
     append(out, cap, "\n", line);
-    if (forced > 0 && choice->row == &rows[forced - 1]) {
+    if (of->row == of->forced) {
         append(out, cap, "", "; forced");
         return;
     }
-    if (forced > 0) {
+    if (of->forced != NULL) {
+        why = c->message == 0 ? "there are no bytes"
+                              : of->forced->else_impossible;
         snprintf(line, sizeof(line), "; forced but impossible is %s: %s",
-            rows[forced - 1].name, objection(&rows[forced - 1], c));
+            of->forced->name, why);
         append(out, cap, "", line);
     }
-    for (const struct coll_algorithm_row *row = rows; row < choice->row; row++)
-        if (is_of(row, level, c->kind) && objection(row, c) != NULL) {
-            snprintf(line, sizeof(line), "; not %s: %s", row->name,
-                objection(row, c));
-            append(out, cap, "", line);
-        }
+    for (const struct coll_algorithm_row *row = rows; row < of->row; row++) {
+        why = is_of(row, level, c->kind) ? objection(row, c) : NULL;
+        if (why == NULL)
+            continue;
+        snprintf(line, sizeof(line), "; not %s: %s", row->name, why);
+        append(out, cap, "", line);
+    }
 }
 
 coll_status_t coll_explain(const coll_group_t *group, char *out, size_t cap)
@@ -560,12 +591,16 @@ coll_status_t coll_explain(const coll_group_t *group, char *out, size_t cap)
     if (out == NULL || cap == 0)
         return coll_fail(
             COLL_ERR_ARGUMENT, "coll_explain: there is no room for the text");
-    if (coll_group_is_busy(g))
+    if (coll_group_is_running(g))
         return coll_fail(COLL_ERR_STATE,
             "coll_explain: an operation of the group is on its way");
     out[0] = '\0';
     for (int l = 0; l < COLL_LEVELS; l++)
-        if (g->tuning->last[l].row != NULL && g->tuning->last[l].seq == g->seq)
-            explain(out, cap, g->tuning, l);
+        for (int i = 0; i < 2; i++) {
+            const struct coll_choice *of = &g->tuning->last[l][i];
+
+            if (of->row != NULL && of->seq == g->seq)
+                explain(out, cap, l, of);
+        }
     return COLL_OK;
 }

@@ -46,6 +46,7 @@ enum coll_algorithm {
 /* What the choice depends on. */
 struct coll_case {
     enum coll_kind kind;
+    enum coll_kind whole; /* of the call that this is a step of, or kind */
     int ranks;
     size_t message; /* bytes of the call, in the larger one of its buffers */
     size_t part; /* bytes that a rank has for one other at most */
@@ -66,13 +67,15 @@ struct coll_algorithm_row;
 struct coll_tuning {
     /* 0, or one more than the index of the row that the user has forced. */
     uint8_t forced[COLL_LEVELS][COLL_KINDS];
-    uint8_t code; /* a hash of all that; 0: nothing is forced */
-    /* What was chosen last, for coll_explain(). */
+    uint32_t code; /* a hash of all that; 0: nothing is forced */
+    /* What was chosen last, for coll_explain(): of an operation's first step
+     * and of the latest one of another kind. */
     struct coll_choice {
         const struct coll_algorithm_row *row; /* NULL: nothing yet */
+        const struct coll_algorithm_row *forced; /* NULL: none was */
         struct coll_case of;
         uint64_t seq; /* of the operation */
-    } last[COLL_LEVELS];
+    } last[COLL_LEVELS][2];
 };
 
 /* Of a call as it is run among so many ranks. blocks is left SIZE_MAX. */

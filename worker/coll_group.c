@@ -259,10 +259,14 @@ uint64_t coll_group_take_turn(struct coll_group *g)
     return atomic_fetch_add(&g->next_turn, 1);
 }
 
+bool coll_group_is_running(const struct coll_group *g)
+{
+    return atomic_load(&g->turn) != atomic_load(&g->next_turn);
+}
+
 bool coll_group_is_busy(const struct coll_group *g)
 {
-    return atomic_load(&g->turn) != atomic_load(&g->next_turn) ||
-           atomic_load(&g->messages) > 0;
+    return coll_group_is_running(g) || atomic_load(&g->messages) > 0;
 }
 
 bool coll_group_is_in_use(const struct coll_group *g)

@@ -11,6 +11,15 @@ static const struct coll_call *whole_of(const struct coll_call *call)
     return call;
 }
 
+static uint8_t op_of(const struct coll_call *c)
+{
+    if (c->kind == COLL_KIND_ALL_TO_ALL)
+        return c->count > 0 && c->sendbuf == c->recvbuf
+                   ? COLL_SIGNATURE_IN_PLACE
+                   : 0;
+    return c->has_factor ? COLL_SIGNATURE_PREMUL : (uint8_t)c->op;
+}
+
 struct coll_signature coll_signature_of(const struct coll_call *call)
 {
     const struct coll_call *c = whole_of(call);
@@ -18,12 +27,12 @@ struct coll_signature coll_signature_of(const struct coll_call *call)
     return (struct coll_signature){
         .kind = (uint8_t)c->kind,
         .dtype = (uint8_t)c->dtype,
-        .op = c->has_factor ? COLL_SIGNATURE_PREMUL : (uint8_t)c->op,
-        .algorithms = c->algorithms,
+        .op = op_of(c),
+        .has_forced = c->algorithms != 0,
         .root = c->root,
         .count = c->kind == COLL_KIND_ALL_TO_ALL_V ? 0 : c->count,
         .seq = (uint32_t)c->seq,
-        .extra = c->extra,
+        .extra = c->extra ^ c->algorithms,
     };
 }
 
@@ -66,7 +75,8 @@ static void write_call(char *out, size_t cap, const struct coll_signature *sig)
         return;
     case COLL_KIND_ALL_GATHER:
     case COLL_KIND_ALL_TO_ALL:
-        snprintf(out, cap, "%s(count=%llu, %s)", kind, count, dtype);
+        snprintf(out, cap, "%s(count=%llu, %s%s)", kind, count, dtype,
+            sig->op == COLL_SIGNATURE_IN_PLACE ? ", in place" : "");
         return;
     case COLL_KIND_ALL_GATHER_V:
     case COLL_KIND_ALL_GATHER_COALESCED:
@@ -99,9 +109,9 @@ void coll_signature_text(
 
     write_call(out, cap, sig);
     len = strlen(out);
-    if (sig->algorithms != 0)
-        snprintf(out + len, cap - len, " with algorithms %02x (COLL_ALGORITHM)",
-            sig->algorithms);
+    if (sig->has_forced != 0)
+        snprintf(out + len, cap - len, " with algorithms forced (%08x)",
+            (unsigned)sig->extra);
 }
 
 const char *coll_call_text(char *out, size_t cap, const struct coll_call *call)

@@ -9,7 +9,7 @@ struct coll_signature {
     uint8_t kind;
     uint8_t dtype;
     uint8_t op;
-    uint8_t algorithms; /* 0, or a code of what is forced: coll_algorithm.h */
+    uint8_t has_forced; /* extra has the code of what is: coll_algorithm.h */
     int32_t root;
     uint64_t count;
     uint32_t seq; /* its lower half */
@@ -18,6 +18,9 @@ struct coll_signature {
 
 /* In place of a reduction: SUM of what has been multiplied with a factor. */
 #define COLL_SIGNATURE_PREMUL 255
+
+/* Likewise of an all_to_all, which has none: in place. */
+#define COLL_SIGNATURE_IN_PLACE 254
 
 /* Of a part, the signature is that of the whole. */
 struct coll_signature coll_signature_of(const struct coll_call *call);

@@ -20,7 +20,7 @@ is "$status" 0 "coll_tune within a node" || diag "$err"
 is "$(grep -c '^[a-z]' <<<"$out")" 16 "8 operations at two sizes"
 like "$out" '^all_reduce +1024 +[0-9.]+  one_shot ' "it says what is taken"
 like "$out" '^all_reduce +1024 .* two_shot [0-9.]+' "and how fast the others are"
-like "$out" 'shm: two_shot of all_reduce, 65536 bytes, .*; not one_shot: for 16' \
+like "$out" 'shm: two_shot of all_reduce, 65536 bytes, .*; not one_shot: for 24' \
     "and why"
 
 tune 2 shm --alloc --operations all_reduce

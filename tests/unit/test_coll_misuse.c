@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "tests/unit/coll_every.h"
+#include "tests/unit/coll_layouts.h"
 #include "tests/unit/unit.h"
 
 enum { TIMEOUT_MS = 60000 };
@@ -217,6 +218,28 @@ static void one_leaves(struct coll_group *g, int rank, void *arg)
 }
 
 /* PG-04 */
+static void exchange_in_place_on_one(struct coll_group *g, int rank, void *arg)
+{
+    int32_t x[64] = {0};
+    int32_t y[64];
+
+    (void)arg;
+    EXPECT_FAILS(coll_all_to_all(x, rank == 0 ? x : y, 8, COLL_INT32, g),
+        COLL_ERR_MISMATCH,
+        "rank 0 called all_to_all(count=8, int32, in place)");
+}
+
+/* _i: a layout. */
+START_TEST(all_to_all_is_in_place_on_all_or_none)
+{
+    choose_layout(_i);
+    harness_run(&store, 3, TIMEOUT_MS, exchange_in_place_on_one, NULL);
+    harness_backend = &coll_backend_shm;
+    harness_node_of = NULL;
+    harness_run(&store, 3, TIMEOUT_MS, exchange_in_place_on_one, NULL);
+}
+END_TEST
+
 START_TEST(who_leaves_early_is_named)
 {
     enum every kind = (enum every)_i;
@@ -572,6 +595,7 @@ int main(void)
     tcase_add_test(tc, all_to_all_v_of_two_that_differ_fails_everywhere);
     tcase_add_loop_test(tc, different_operations_fail_everywhere, 0, EVERY_OPS);
     tcase_add_loop_test(tc, different_details_fail_everywhere, 0, EVERY_OPS);
+    tcase_add_loop_test(tc, all_to_all_is_in_place_on_all_or_none, 0, LAYOUTS);
     tcase_add_loop_test(tc, who_leaves_early_is_named, 0, EVERY_OPS);
     tcase_add_loop_test(tc, zero_elements_are_a_step, 1, 4);
     tcase_add_test(tc, one_rank_may_have_no_elements);

@@ -490,7 +490,9 @@ typedef struct coll_options {
  * A second call without coll_destroy() in between: COLL_ERR_STATE. After a
  * failure the library is as before the call. If one rank fails or dies in
  * coll_init(), so do the others that have reached it, without waiting for
- * their time-out; all may call it again.
+ * their time-out; all may call it again. What is wrong with a rank's own
+ * arguments or environment it finds before it meets the others: those learn of
+ * it from the launcher, when it ends with a failure.
  */
 COLL_API coll_status_t coll_init(const coll_options_t *options);
 
@@ -658,7 +660,8 @@ COLL_API coll_status_t coll_reduce_scatter(const void *sendbuf, void *recvbuf,
     size_t count, coll_dtype_t dtype, coll_op_t op, coll_group_t *group);
 
 /* Rank r gets at recvbuf + s * count what rank s has at sendbuf + r * count.
- * Both hold n * count; sendbuf == recvbuf is in place. */
+ * Both hold n * count; sendbuf == recvbuf is in place, on all ranks or on none
+ * (else COLL_ERR_MISMATCH). */
 COLL_API coll_status_t coll_all_to_all(const void *sendbuf, void *recvbuf,
     size_t count, coll_dtype_t dtype, coll_group_t *group);
 
@@ -1020,8 +1023,11 @@ COLL_API const char *coll_algorithm_name(const char *operation, int index);
  *
  * All ranks of the group must set the same before the same operation; else that
  * operation fails with COLL_ERR_MISMATCH on all of them. It does not
- * communicate, and may not be called while an operation of the group is on its
- * way (COLL_ERR_STATE). COLL_ERR_ARGUMENT: the text names what does not exist,
+ * communicate, and may not be called while an operation of the group, other than
+ * a message, is on its way (COLL_ERR_STATE). The list has no blanks; of two
+ * entries for one operation and level the latter counts; an operation that is
+ * done in steps (all_reduce on several nodes: reduce, all_reduce, broadcast)
+ * hands its choice on to them. COLL_ERR_ARGUMENT: the text names what does not exist,
  * and nothing has changed. The variable COLL_ALGORITHM does the same for the
  * default group in coll_init(); groups begin with what the default group has.
  */
@@ -1031,14 +1037,14 @@ COLL_API coll_status_t coll_algorithm_set(
 /*
  * How the group's last operation was done on this rank, and why so. Writes to
  * out, of cap bytes, a text with a line for each level at which there was a
- * choice:
+ * choice (two, where it had steps of two kinds there):
  *
  *     shm: two_shot of all_reduce, 65536 bytes, parts of 16384, 4 ranks; not
  *     mapped: not all its buffers are of coll_alloc(); not cma: ...
  *
  * (without the break): the level, the algorithm, the operation or the step of
  * it, the size, and why none was taken that the library would sooner take. It
- * is cut if cap is too small, and "" if there was no choice. 1024 bytes are
+ * is cut if cap is too small, and "" if there was no choice. 2048 bytes are
  * always enough. COLL_ERR_STATE while an operation of the group is on its way.
  */
 COLL_API coll_status_t coll_explain(
