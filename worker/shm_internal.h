@@ -85,6 +85,7 @@ struct shm_peer {
     int pidfd; /* -1 likewise, and where the kernel has none */
     pid_t pid; /* as seen from here; 0 if invisible */
     _Atomic bool is_lost; /* it is known to have ended, or has given up */
+    _Atomic bool has_memory; /* the descriptor of this process's memory */
 };
 
 /* Who exchanges messages over the links of a group: the group, and a larger
@@ -267,6 +268,15 @@ int shm_send_pipe(
 
 /* The pipe that a rank has sent, the caller's, or -1. From any thread. */
 int shm_take_pipe(struct shm_state *s, int rank, enum shm_lane lane);
+
+/* Hands the memory of coll_alloc(), of which there is some, to a rank that does
+ * not have it: 0 or a negative errno. From any thread. */
+int shm_send_memory(struct shm_state *s, int rank);
+
+/* The memory that a rank has handed over, the group's, or -1: it is there once
+ * anything is that the rank did afterwards, unless it found no place among this
+ * process's descriptors. lane: as with shm_look(). From any thread. */
+int shm_memory_of(struct shm_state *s, int rank, enum shm_lane lane);
 
 /* Where SHM_WAKE is passed on to if another thread than the sleeper takes it
  * in: an eventfd, or -1. From any thread. */

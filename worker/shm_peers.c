@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "coll_agent.h"
+#include "coll_memory.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/fd_message.h"
 #include "rendezvous/interrupt.h"
@@ -342,19 +343,25 @@ bool shm_has_ended(struct shm_state *s, int rank)
     return has_ended;
 }
 
-int shm_send_pipe(
+static int send_pipe(
     struct shm_state *s, int rank, enum shm_lane lane, int descriptor)
 {
     struct shm_message msg = {.kind = SHM_PIPE, .lane = (uint32_t)lane};
-    int link;
-    int rc = -EPIPE;
+    int link = s->peers[rank].link;
+    int rc = link < 0 ? -EPIPE : shm_send(link, &msg, descriptor);
 
-    pthread_mutex_lock(&s->lock);
-    link = s->peers[rank].link;
-    if (link >= 0)
-        rc = shm_send(link, &msg, descriptor);
     if (rc == 0)
         atomic_fetch_add(&s->control[rank].pipes, 1);
+    return rc;
+}
+
+int shm_send_pipe(
+    struct shm_state *s, int rank, enum shm_lane lane, int descriptor)
+{
+    int rc;
+
+    pthread_mutex_lock(&s->lock);
+    rc = send_pipe(s, rank, lane, descriptor);
     pthread_mutex_unlock(&s->lock);
     return rc;
 }
@@ -368,6 +375,35 @@ int shm_take_pipe(struct shm_state *s, int rank, enum shm_lane lane)
     s->inboxes[lane].pipes[rank] = -1;
     pthread_mutex_unlock(&s->lock);
     return fd;
+}
+
+int shm_send_memory(struct shm_state *s, int rank)
+{
+    _Atomic bool *has_memory = &s->peers[rank].has_memory;
+    int rc = 0;
+
+    if (atomic_load_explicit(has_memory, memory_order_relaxed))
+        return 0;
+    pthread_mutex_lock(&s->lock);
+    if (!atomic_load_explicit(has_memory, memory_order_relaxed)) {
+        rc = send_pipe(s, rank, SHM_LANE_MEMORY, coll_memory_fd());
+        atomic_store_explicit(has_memory, rc == 0, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+int shm_memory_of(struct shm_state *s, int rank, enum shm_lane lane)
+{
+    const int *fd = &s->inboxes[SHM_LANE_MEMORY].pipes[rank];
+    int found;
+
+    pthread_mutex_lock(&s->lock);
+    if (*fd < 0)
+        look(s, lane);
+    found = *fd;
+    pthread_mutex_unlock(&s->lock);
+    return found;
 }
 
 void shm_set_wake_fd(struct shm_state *s, enum shm_lane lane, int fd)

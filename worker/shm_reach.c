@@ -42,8 +42,6 @@ struct mapping {
 };
 
 struct reach_peer {
-    bool has_fd_of_ours;
-    int fd; /* of its memory, -1: not come yet */
     struct mapping maps[MAPS_MAX];
     int maps_count;
 };
@@ -70,11 +68,8 @@ void shm_reach_free(struct shm_reach *r)
 {
     if (r == NULL)
         return;
-    for (int i = 0; i < r->size; i++) {
+    for (int i = 0; i < r->size; i++)
         drop_maps(&r->peers[i]);
-        if (r->peers[i].fd >= 0)
-            close(r->peers[i].fd);
-    }
     free(r->views);
     free(r);
 }
@@ -88,8 +83,6 @@ static struct shm_reach *reach_create(int size)
     if (r == NULL)
         return NULL;
     r->size = size;
-    for (int i = 0; i < size; i++)
-        r->peers[i].fd = -1;
     r->views = calloc(2 * n, sizeof(*r->views));
     if (r->views == NULL) {
         shm_reach_free(r);
@@ -116,19 +109,12 @@ static coll_status_t fail(
 static coll_status_t hand_out_memory(
     struct shm_state *s, const struct coll_call *call)
 {
-    int fd = coll_memory_fd();
-
     for (int r = 0; r < s->size; r++) {
-        struct reach_peer *peer = &s->reach->peers[r];
-        int rc;
+        int rc = r == s->rank ? 0 : shm_send_memory(s, r);
 
-        if (r == s->rank || peer->has_fd_of_ours)
-            continue;
-        rc = shm_send_pipe(s, r, SHM_LANE_MEMORY, fd);
         /* Who has ended is noticed at the tick. */
         if (rc < 0 && rc != -EPIPE && rc != -ECONNRESET)
             return fail(call, "pass the memory on", -rc);
-        peer->has_fd_of_ours = true;
     }
     return COLL_OK;
 }
@@ -139,7 +125,7 @@ static coll_status_t map_extent(struct shm_state *s,
 {
     struct reach_peer *peer = &s->reach->peers[rank];
     char *memory;
-    int rc;
+    int fd, rc;
 
     for (int i = 0; i < peer->maps_count; i++) {
         const struct mapping *m = &peer->maps[i];
@@ -149,15 +135,11 @@ static coll_status_t map_extent(struct shm_state *s,
             return COLL_OK;
         }
     }
-    if (peer->fd < 0) {
-        shm_look(s, SHM_LANE_MEMORY);
-        peer->fd = shm_take_pipe(s, rank, SHM_LANE_MEMORY);
-    }
+    fd = shm_memory_of(s, rank, SHM_LANE_MEMORY);
     /* The message has come, so it is the descriptor that found no place. */
-    if (peer->fd < 0)
+    if (fd < 0)
         return fail(call, "take the memory of another rank", EMFILE);
-    rc = coll_memory_map(
-        &memory, peer->fd, extent->at, extent->len, MAP_POPULATE);
+    rc = coll_memory_map(&memory, fd, extent->at, extent->len, MAP_POPULATE);
     if (rc < 0)
         return fail(call, "map the memory of another rank", -rc);
     peer->maps[peer->maps_count++] =
