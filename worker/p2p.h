@@ -47,7 +47,8 @@ struct p2p_op {
     size_t bytes;
     size_t moved; /* of them */
     uint64_t number; /* in the order of posting */
-    uint64_t from; /* in the sender's memory */
+    uint64_t from; /* in the sender's memory, or its memfd */
+    bool is_mapped; /* that is what from is about */
     uint32_t id;
 };
 

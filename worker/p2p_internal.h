@@ -5,6 +5,7 @@
  *   p2p_match.c  which message goes to which receive, and the protocol
  *   p2p_check.c  whether what is waited for can still come
  *   p2p_shm.c    the bytes of two ranks of one node
+ *   p2p_memory.c and those that lie in memory of coll_alloc()
  *   p2p_tcp.c    those of two others, p2p_door.c how they come to connect
  *
  * Two ranks have a channel: a stream of bytes in each direction. Neither
@@ -47,11 +48,13 @@ struct p2p_header {
     uint8_t kind;
     uint8_t is_step;
     int32_t tag;
-    uint32_t dtype;
+    uint16_t dtype;
+    uint16_t is_mapped; /* RTS: in memory that the receiver can map */
     uint32_t id; /* RTS and what follows it: the sender's number for it */
     uint64_t count; /* elements; DATA: bytes behind the header; LEFT: after
                      * which operation */
-    uint64_t at; /* RTS: where the data lies in the sender's memory */
+    uint64_t at; /* RTS: where the data lies in the sender's memory, or in its
+                  * memfd if is_mapped */
 };
 
 _Static_assert(sizeof(struct p2p_header) == 32, "headers have no holes");
@@ -82,7 +85,7 @@ enum p2p_end { P2P_GOES_ON, P2P_HAS_LEFT, P2P_HAS_DIED };
 
 struct p2p_channel_ops {
     size_t eager_max; /* bytes that a message of kind EAGER may have */
-    size_t chunk; /* data of one DATA */
+    size_t chunk; /* data of one DATA, or taken at a time */
     size_t pull_min; /* bytes that are worth a pull */
     /* Bytes taken, 0 if there is no room, or a negative errno: -EPIPE if the
      * other side has ended. */
@@ -93,6 +96,12 @@ struct p2p_channel_ops {
      * negative errno. NULL: never. */
     ssize_t (*pull)(
         struct p2p_peer *peer, void *buf, uint64_t from, size_t len);
+    /* Whether the other side may copy these data from memory that it maps, and
+     * where they are in it. NULL: never. */
+    bool (*find)(
+        struct p2p_peer *peer, const void *buf, size_t len, uint64_t *at);
+    /* Copies a part of such data: len, or a negative errno. NULL likewise. */
+    ssize_t (*copy)(struct p2p_peer *peer, void *buf, uint64_t at, size_t len);
     void (*close)(struct p2p_peer *peer);
     /* Whether more can come from the other side than the channel holds. */
     enum p2p_end (*ask)(struct p2p_peer *peer);
@@ -113,6 +122,8 @@ struct p2p_pipe {
     uint32_t out_tail; /* up to where there is known to be room */
     uint32_t in_tail; /* where the next byte is */
     uint32_t in_told; /* up to where the sender has been told so */
+    char *memory; /* the peer's of coll_alloc(), as mapped here, or NULL */
+    size_t memory_len;
 };
 
 /* See p2p_tcp.c: what is said beside the stream of messages. */
@@ -345,6 +356,14 @@ void p2p_shm_disarm(struct p2p *p);
 
 /* Takes in what there is to know of the other ranks. */
 void p2p_shm_look(struct p2p *p);
+
+/* --- p2p_memory.c: see find and copy of the channel ----------------------- */
+
+bool p2p_memory_find(
+    struct p2p_peer *peer, const void *buf, size_t len, uint64_t *at);
+ssize_t p2p_memory_copy(
+    struct p2p_peer *peer, void *buf, uint64_t at, size_t len);
+void p2p_memory_close(struct p2p_peer *peer);
 
 /* --- p2p_tcp.c ------------------------------------------------------------ */
 

@@ -226,13 +226,18 @@ static void reply(struct p2p *p, struct p2p_peer *peer,
 static void announce(struct p2p_peer *peer, struct p2p_op *op)
 {
     struct p2p_out *out = &peer->out;
+    uint64_t at = (uintptr_t)op->buf;
+    bool is_mapped = peer->ops->find != NULL &&
+                     peer->ops->find(peer, op->buf, op->bytes, &at);
 
     out->header = (struct p2p_header){
         .magic = P2P_MAGIC,
-        .kind = op->bytes <= peer->ops->eager_max ? P2P_EAGER : P2P_RTS,
+        .kind =
+            is_mapped || op->bytes > peer->ops->eager_max ? P2P_RTS : P2P_EAGER,
         .is_step = op->is_step,
         .tag = op->tag,
-        .dtype = (uint32_t)op->dtype,
+        .dtype = (uint16_t)op->dtype,
+        .is_mapped = is_mapped,
         .count = op->count,
     };
     out->op = op;
@@ -242,7 +247,7 @@ static void announce(struct p2p_peer *peer, struct p2p_op *op)
     } else {
         op->id = ++peer->last_id;
         out->header.id = op->id;
-        out->header.at = (uintptr_t)op->buf;
+        out->header.at = at;
         out->left = 0;
     }
     out->header_left = sizeof(out->header);
@@ -402,18 +407,26 @@ static bool agree(struct p2p *p, const struct p2p_peer *peer,
     return false;
 }
 
+/* The sender shall send it. */
+static void ask_for(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
+{
+    op->moved = 0;
+    push(&peer->taking, op);
+    reply(p, peer, P2P_CTS, op->id);
+}
+
 static void fetch(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op,
     const struct p2p_header *header)
 {
     op->id = header->id;
     op->from = header->at;
+    op->is_mapped = header->is_mapped != 0;
     op->moved = 0;
-    if (peer->can_pull && op->bytes >= peer->ops->pull_min) {
+    if (op->is_mapped ? peer->ops->copy != NULL
+                      : peer->can_pull && op->bytes >= peer->ops->pull_min)
         push(&peer->pulling, op);
-    } else {
-        push(&peer->taking, op);
-        reply(p, peer, P2P_CTS, op->id);
-    }
+    else
+        ask_for(p, peer, op);
 }
 
 /* --- Messages that nobody has asked for ----------------------------------- */
@@ -694,6 +707,20 @@ static bool move_in(struct p2p *p, struct p2p_peer *peer)
     return moves > 0;
 }
 
+/* From the sender's memory: bytes, or a negative errno. */
+static ssize_t take_part(struct p2p_peer *peer, struct p2p_op *op)
+{
+    char *to = (char *)op->buf + op->moved;
+    uint64_t from = op->from + op->moved;
+    size_t n = op->bytes - op->moved;
+
+    if (n > peer->ops->chunk)
+        n = peer->ops->chunk;
+    if (op->is_mapped)
+        return peer->ops->copy(peer, to, from, n);
+    return peer->can_pull ? peer->ops->pull(peer, to, from, n) : -EPERM;
+}
+
 /* Takes one part of a large message, so that small ones are not held up. */
 static bool move_pull(struct p2p *p, struct p2p_peer *peer)
 {
@@ -702,20 +729,15 @@ static bool move_pull(struct p2p *p, struct p2p_peer *peer)
 
     if (op == NULL || p->failure != COLL_OK)
         return false;
-    n = peer->ops->pull(peer, (char *)op->buf + op->moved, op->from + op->moved,
-        op->bytes - op->moved);
+    n = take_part(peer, op);
     if (n < 0) {
         /* Its end is noticed elsewhere. Else its memory is not for us, or
          * not for this call: it can send it. */
         if (n == -ESRCH)
             return false;
-        peer->can_pull = false;
-        while (peer->pulling.first != NULL) {
-            op = take(&peer->pulling, &peer->pulling.first);
-            op->moved = 0;
-            push(&peer->taking, op);
-            reply(p, peer, P2P_CTS, op->id);
-        }
+        if (!op->is_mapped)
+            peer->can_pull = false;
+        ask_for(p, peer, take(&peer->pulling, &peer->pulling.first));
         return true;
     }
     op->moved += (size_t)n;

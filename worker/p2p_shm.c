@@ -2,7 +2,8 @@
  * The bytes of two ranks of one node: a ring in shared memory per direction,
  * in a memfd that the sender makes when it has something to say and hands over
  * the link of the two (shm_peers.c). Large messages are taken from the
- * sender's memory in one copy, where the kernel allows that.
+ * sender's memory in one copy, where it is mapped (p2p_memory.c) or the kernel
+ * allows that.
  *
  * Head and tail are the other side's to write, so they are not believed: what
  * they say is checked to lie in the ring, and each side keeps its own in its
@@ -265,8 +266,8 @@ static ssize_t shm_channel_recv(struct p2p_peer *peer, void *buf, size_t len)
 static ssize_t shm_channel_pull(
     struct p2p_peer *peer, void *buf, uint64_t from, size_t len)
 {
-    struct iovec here = {buf, len < PULL_BYTES ? len : PULL_BYTES};
-    struct iovec there = {(void *)(uintptr_t)from, here.iov_len};
+    struct iovec here = {buf, len};
+    struct iovec there = {(void *)(uintptr_t)from, len};
     ssize_t n = process_vm_readv(peer->pipe.pid, &here, 1, &there, 1, 0);
 
     if (n < 0)
@@ -283,6 +284,7 @@ static void shm_channel_close(struct p2p_peer *peer)
         munmap(peer->pipe.out, sizeof(*peer->pipe.out));
     if (peer->pipe.in != NULL)
         munmap(peer->pipe.in, sizeof(*peer->pipe.in));
+    p2p_memory_close(peer);
 }
 
 /* --- Ends ----------------------------------------------------------------- */
@@ -326,6 +328,8 @@ static const struct p2p_channel_ops shm_ops = {
     .send = shm_channel_send,
     .recv = shm_channel_recv,
     .pull = shm_channel_pull,
+    .find = p2p_memory_find,
+    .copy = p2p_memory_copy,
     .close = shm_channel_close,
     .ask = shm_channel_ask,
     .blame = shm_channel_blame,

@@ -76,6 +76,24 @@ static ssize_t side_pull(
     return (ssize_t)len;
 }
 
+static bool side_find(
+    struct p2p_peer *peer, const void *buf, size_t len, uint64_t *at)
+{
+    (void)peer;
+    (void)buf;
+    *at = len;
+    return len % 5 == 0 && len > 500;
+}
+
+static ssize_t side_copy(
+    struct p2p_peer *peer, void *buf, uint64_t at, size_t len)
+{
+    if (sides_of_run[peer->rank].refuses_pull)
+        return at % 2 == 0 ? -EFAULT : -ESRCH;
+    memset(buf, 'm', len);
+    return (ssize_t)len;
+}
+
 static void side_close(struct p2p_peer *peer)
 {
     free(peer->wire); /* none of the real channel's is used */
@@ -100,6 +118,8 @@ static const struct p2p_channel_ops side_ops = {
     .send = side_send,
     .recv = side_recv,
     .pull = side_pull,
+    .find = side_find,
+    .copy = side_copy,
     .close = side_close,
     .ask = side_ask,
     .blame = side_blame,
@@ -123,7 +143,8 @@ static void bring_header(struct script *s, struct side *side)
     struct p2p_header header = {.magic = P2P_MAGIC, .kind = script_next(s)};
 
     header.is_step = header.kind >> 7;
-    header.kind &= 0x7f;
+    header.is_mapped = header.kind >> 6 & 1;
+    header.kind &= 0x3f;
     header.tag = (int8_t)script_next(s);
     header.dtype = script_next(s);
     header.id = script_next(s);

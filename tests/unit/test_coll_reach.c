@@ -279,6 +279,7 @@ END_TEST
 /* NO_BYTE: nor can a rank read its own. */
 static enum { ALL, NO_PART, NO_BYTE } refused;
 static _Atomic int system_errors;
+static _Atomic int reads; /* of more than a probe */
 
 static ssize_t (*real_readv)(pid_t, const struct iovec *, unsigned long,
     const struct iovec *, unsigned long, unsigned long);
@@ -289,6 +290,8 @@ ssize_t process_vm_readv(pid_t pid, const struct iovec *here,
     unsigned long here_count, const struct iovec *there,
     unsigned long there_count, unsigned long flags)
 {
+    if (here->iov_len > sizeof(uint64_t))
+        atomic_fetch_add(&reads, 1);
     if ((refused != ALL && here->iov_len > sizeof(uint64_t)) ||
         (refused == NO_BYTE && here->iov_len < sizeof(uint64_t))) {
         errno = EFAULT;
@@ -365,6 +368,113 @@ START_TEST(memory_of_a_device_is_memory)
 }
 END_TEST
 
+/* --- Messages ------------------------------------------------------------- */
+
+static bool try_message(int32_t *x, size_t count, int rank, int from, int round)
+{
+    if (rank == from) {
+        for (size_t i = 0; i < count; i++)
+            x[i] = value(from, round, i);
+        return coll_send(x, count, COLL_INT32, (from + 1) % RANKS, round,
+                   NULL) == COLL_OK;
+    }
+    if (rank != (from + 1) % RANKS)
+        return true;
+    if (coll_recv(x, count, COLL_INT32, COLL_ANY_SOURCE, round, NULL, NULL) !=
+        COLL_OK)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (x[i] != value(from, round, i))
+            return false;
+    return true;
+}
+
+/* Nothing of it is read by the kernel, permitted or not. */
+static int send_memory(int rank, void *arg)
+{
+    void *blocks[BLOCKS] = {NULL};
+    unsigned int own = 5 + (unsigned int)rank;
+    unsigned int same = 5;
+    int rc = 0;
+
+    setenv("COLL_CMA", *(const int *)arg == 0 ? "0" : "1", 1);
+    if (coll_init(NULL) != COLL_OK)
+        return 2;
+    for (int round = 0; round < ROUNDS && rc == 0; round++) {
+        size_t count = 1 + (size_t)rand_r(&same) % 100000;
+        int32_t *x = some_memory(blocks, &own, count);
+
+        for (int from = 0; x != NULL && from < RANKS && rc == 0; from++)
+            rc = try_message(x, count, rank, from, round) ? 0 : 3;
+        if (x == NULL)
+            rc = 4;
+    }
+    if (rc == 0 && atomic_load(&reads) > 0)
+        rc = 5;
+    for (int k = 0; k < BLOCKS; k++)
+        coll_free(blocks[k]);
+    coll_destroy();
+    return rc;
+}
+
+START_TEST(messages_are_copied_from_memory)
+{
+    ck_assert_msg(coll_spawn(send_memory, &_i, RANKS, NULL) == COLL_OK, "%s",
+        coll_last_error());
+}
+END_TEST
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/* No more addresses than are in use now, and a few. */
+static int limit_addresses(void)
+{
+    struct rlimit limit = {0, RLIM_INFINITY};
+    unsigned long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+
+    if (f == NULL || fscanf(f, "%lu", &pages) != 1)
+        return -1;
+    fclose(f);
+    limit.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + (1 << 20);
+    return setrlimit(RLIMIT_AS, &limit);
+}
+
+/* Rank 1 can map what rank 0 has first, then no more, then all. */
+static int map_little(int rank, void *arg)
+{
+    const size_t few = 1 << 18, many = 1 << 24;
+    const struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
+    void *small = NULL, *large = NULL;
+
+    (void)arg;
+    if (coll_init(NULL) != COLL_OK ||
+        coll_alloc(&small, few * sizeof(int32_t)) != COLL_OK ||
+        !try_message(small, few, rank, 0, 0) ||
+        coll_alloc(&large, many * sizeof(int32_t)) != COLL_OK ||
+        (rank == 1 && limit_addresses() < 0))
+        return 2;
+    if (!try_message(large, many, rank, 0, 1))
+        return 3;
+    if (!try_message(small, few, rank, 0, 2))
+        return 4;
+    if (rank == 1 && setrlimit(RLIMIT_AS, &unlimited) < 0)
+        return 5;
+    if (!try_message(large, many, rank, 0, 3))
+        return 6;
+    coll_free(small);
+    coll_free(large);
+    coll_destroy();
+    return 0;
+}
+
+START_TEST(memory_that_cannot_be_mapped_is_sent)
+{
+    ck_assert_msg(coll_spawn(map_little, NULL, 2, NULL) == COLL_OK, "%s",
+        coll_last_error());
+}
+END_TEST
+#endif
+
 int main(void)
 {
     TCase *tc = tcase_create("coll_reach");
@@ -377,5 +487,9 @@ int main(void)
     tcase_add_test(tc, memory_of_a_device_is_memory);
     tcase_add_test(tc, there_are_descriptors_for_the_memory_of_all);
     tcase_add_test(tc, memory_comes_and_goes);
+    tcase_add_loop_test(tc, messages_are_copied_from_memory, 0, 2);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    tcase_add_test(tc, memory_that_cannot_be_mapped_is_sent);
+#endif
     return unit_run("coll_reach", tc);
 }

@@ -12,7 +12,7 @@
 
 #include "tests/unit/coll_harness.h"
 #include "tests/unit/unit.h"
-#include "worker/p2p.h"
+#include "worker/p2p_internal.h"
 
 enum { TIMEOUT_MS = 60000 };
 
@@ -476,6 +476,145 @@ START_TEST(messages_are_kept_until_they_are_asked_for)
 }
 END_TEST
 
+/* --- From memory of coll_alloc() ------------------------------------------ */
+
+/* Blocks of a rank, which others have mapped, come and go. */
+enum { BLOCKS = 8, BATCH = 4, BLOCK_MAX = 700000 };
+
+static unsigned char *some_place(void **blocks, unsigned int *seed, size_t n)
+{
+    int k = rand_r(seed) % BLOCKS;
+    size_t before = (size_t)rand_r(seed) % 5000;
+
+    EXPECT_OK(coll_free(blocks[k]));
+    EXPECT_OK(coll_alloc(&blocks[k], before + n));
+    return (unsigned char *)blocks[k] + before;
+}
+
+/* Each rank sends to the next one, a batch at once. What is received into is
+ * such memory or another. */
+static void from_blocks(struct coll_group *g, int rank, void *arg)
+{
+    int to = (rank + 1) % g->size;
+    int from = (rank + g->size - 1) % g->size;
+    void *blocks[BATCH][BLOCKS] = {{NULL}};
+    void *recv_block = NULL;
+    unsigned char *in[BATCH];
+    unsigned int own = 3 + (unsigned int)rank; /* the ranks differ */
+    unsigned int same = 3;
+
+    (void)arg;
+    EXPECT_OK(coll_alloc(&recv_block, BLOCK_MAX));
+    for (int k = 0; k < BATCH; k++)
+        in[k] = k == 0 ? recv_block : malloc(BLOCK_MAX);
+    for (unsigned int round = 0; round < 60; round++) {
+        struct p2p_op ops[2 * BATCH];
+        struct p2p_op *list[2 * BATCH];
+
+        for (int k = 0; k < BATCH; k++) {
+            size_t n = (size_t)rand_r(&same) % (1u << (rand_r(&same) % 20));
+            unsigned char *out = some_place(blocks[k], &own, n);
+
+            fill(out, n, round * 100 + (unsigned int)(rank * BATCH + k));
+            memset(in[k], 0xaa, n + 1);
+            list[k] = &ops[k];
+            list[BATCH + k] = &ops[BATCH + k];
+            ops[k] = send_op(to, k, out, n, COLL_UINT8);
+            ops[BATCH + k] = recv_op(round % 2 == 0 ? from : P2P_ANY_SOURCE, k,
+                in[k], n, COLL_UINT8);
+        }
+        p2p_post(g->p2p, list, 2 * BATCH);
+        EXPECT_OK(
+            p2p_wait(g->p2p, list, 2 * BATCH, clock_deadline_ns(TIMEOUT_MS)));
+        for (int k = 0; k < BATCH; k++) {
+            size_t n = ops[BATCH + k].count;
+
+            EXPECT(is_filled(in[k], n,
+                       round * 100 + (unsigned int)(from * BATCH + k)) &&
+                       in[k][n] == 0xaa,
+                "round %u, message %d of %zu bytes", round, k, n);
+        }
+    }
+    for (int k = 0; k < BATCH; k++) {
+        for (int b = 0; b < BLOCKS; b++)
+            EXPECT_OK(coll_free(blocks[k][b]));
+        if (k > 0)
+            free(in[k]);
+    }
+    EXPECT_OK(coll_free(recv_block));
+}
+
+START_TEST(shared_memory_comes_and_goes)
+{
+    run_way(_i / 2, 2 + _i % 2 * 2, from_blocks, NULL);
+}
+END_TEST
+
+/* What has come through the ring from rank 0. */
+static uint32_t taken_from_ring(const struct coll_group *g)
+{
+    return g->p2p->peers[0]->pipe.in_tail;
+}
+
+/* Rank 0 sends, rank 1 sees what of it came through the ring. */
+static uint32_t send_mapped(
+    struct coll_group *g, int rank, unsigned char *x, size_t n)
+{
+    uint32_t before = rank == 1 ? taken_from_ring(g) : 0;
+
+    if (rank == 0) {
+        fill(x, n, 5);
+        EXPECT_OK(recv_bytes(g, 1, 0, NULL, 0));
+        EXPECT_OK(send_bytes(g, 1, 0, x, n));
+        return 0;
+    }
+    memset(x, 0, n);
+    EXPECT_OK(send_bytes(g, 0, 0, NULL, 0));
+    EXPECT_OK(recv_bytes(g, 0, 0, x, n));
+    EXPECT(is_filled(x, n, 5), "%zu bytes", n);
+    return taken_from_ring(g) - before;
+}
+
+/* The sender's descriptor finds no place here, or does. */
+static void one_copy(struct coll_group *g, int rank, void *arg)
+{
+    const bool *has_no_place = arg;
+    struct p2p *p = g->p2p;
+    uint32_t taken;
+    void *memory = NULL;
+    size_t n = 3 << 20;
+
+    EXPECT_OK(coll_alloc(&memory, n));
+    if (rank == 0 && *has_no_place)
+        EXPECT(shm_send_memory(p->shm, 1) == 0, "no link");
+    EXPECT_OK(rank == 0 ? send_bytes(g, 1, 0, memory, 1)
+                        : recv_bytes(g, 0, 0, memory, 1));
+    if (rank == 1 && *has_no_place) {
+        int fd;
+
+        shm_look(p->shm, p->lane);
+        fd = shm_take_pipe(p->shm, 0, SHM_LANE_MEMORY);
+        EXPECT(fd >= 0, "no descriptor");
+        close(fd);
+    }
+    taken = send_mapped(g, rank, memory, n);
+    if (rank == 1 && *has_no_place)
+        EXPECT(taken > n, "%u bytes through the ring", taken);
+    else if (rank == 1)
+        EXPECT(taken == sizeof(struct p2p_header), "%u bytes through the ring",
+            taken);
+    EXPECT_OK(coll_free(memory));
+}
+
+START_TEST(shared_memory_is_copied_once)
+{
+    bool has_no_place = _i % 2 != 0;
+
+    if (is_within_node(_i / 2, 2))
+        run_way(_i / 2, 2, one_copy, &has_no_place);
+}
+END_TEST
+
 /* --- Misuse (PG-13) ------------------------------------------------------- */
 
 static const struct mismatch {
@@ -906,6 +1045,7 @@ enum ending {
     DIES_SILENT, /* the others wait to receive */
     DIES_ASKED, /* they wait with a large message for it */
     DIES_IN_TURN, /* it has announced a large message, nobody has taken it */
+    DIES_MAPPED, /* likewise, from memory of coll_alloc() */
     DIES_LATE, /* its message is in the channel, its end known */
     FREEZES,
     ENDINGS,
@@ -919,16 +1059,25 @@ static void await_death(int gone)
         continue;
 }
 
+static bool is_announced(enum ending ending)
+{
+    return ending == DIES_IN_TURN || ending == DIES_MAPPED;
+}
+
 /* Rank 1. */
 static void be_victim(struct coll_group *g, enum ending ending)
 {
     enum { N = 2 << 20 };
-    char *x = calloc(N, 1);
+    void *memory = NULL;
+    unsigned char *x =
+        ending == DIES_MAPPED && coll_alloc(&memory, N) == COLL_OK ? memory
+                                                                   : malloc(N);
     struct p2p_op op = send_op(0, 0, x, N, COLL_UINT8);
 
-    if (ending == DIES_IN_TURN || ending == DIES_LATE)
+    fill(x, N, 9);
+    if (is_announced(ending) || ending == DIES_LATE)
         send_bytes(g, 0, 1, x, 1);
-    if (ending == DIES_IN_TURN)
+    if (is_announced(ending))
         start(g, &op);
     if (ending == DIES_LATE)
         send_bytes(g, 0, 2, x, 1);
@@ -940,7 +1089,8 @@ static int be_survivor(
     struct coll_group *g, enum ending ending, int gone, bool is_local)
 {
     enum { N = 2 << 20 };
-    char *x = calloc(N, 1);
+    unsigned char *x = calloc(N, 1);
+    bool is_left = ending == DIES_MAPPED && is_local; /* what was sent is */
     coll_status_t want = ending == FREEZES ? COLL_ERR_TIMEOUT : COLL_ERR_PEER;
     const char *died =
         is_local ? "rank 1 (pid " : "rank 1 at 127.0.0.1 is gone";
@@ -948,7 +1098,7 @@ static int be_survivor(
     coll_status_t status = COLL_OK;
     struct p2p_op op = recv_op(1, 0, x, 1, COLL_UINT8);
 
-    if (ending == DIES_IN_TURN || ending == DIES_LATE) {
+    if (is_announced(ending) || ending == DIES_LATE) {
         await_death(gone);
         status = recv_bytes(g, 1, 1, x, 1);
     }
@@ -960,8 +1110,14 @@ static int be_survivor(
     }
     if (ending == DIES_ASKED) {
         status = send_bytes(g, 1, 0, x, N);
-    } else if (ending == DIES_IN_TURN) {
+    } else if (is_announced(ending)) {
         status = recv_bytes(g, 1, 0, x, N);
+        if (is_left && (status != COLL_OK || !is_filled(x, N, 9))) {
+            fprintf(stderr, "what was sent is lost: %s\n", coll_last_error());
+            return 6;
+        }
+        if (is_left)
+            status = recv_bytes(g, 1, 0, x, N);
     } else {
         start(g, &op);
         status = wait_until(g, &op, ending == FREEZES ? 300 : TIMEOUT_MS);
@@ -1070,6 +1226,8 @@ int main(void)
     tcase_add_loop_test(tc, a_full_channel_makes_the_sender_wait, 0, WAYS);
     tcase_add_loop_test(
         tc, messages_are_kept_until_they_are_asked_for, 0, WAYS);
+    tcase_add_loop_test(tc, shared_memory_comes_and_goes, 0, WAYS * 2);
+    tcase_add_loop_test(tc, shared_memory_is_copied_once, 0, WAYS * 2);
     tcase_add_loop_test(tc, different_messages_are_an_error_on_both_sides, 0,
         WAYS * MISMATCHES);
     tcase_add_loop_test(tc, a_time_out_is_not_the_end, 0, WAYS);

@@ -590,11 +590,12 @@ COLL_API coll_status_t coll_abort(coll_group_t *group);
 /*
  * Memory of zeros that the other ranks of this node can reach. Operations take
  * any memory; of large buffers that come from here they copy nothing that they
- * need not, which is several times faster on one node. *out begins a page, of 2
- * MiB where bytes is as much or more, and whole pages are used. It is there
- * until coll_free(), whatever becomes of groups, and needs no coll_init(). A
- * forked child may use it as memory only. COLL_ERR_MEMORY if there is not
- * enough; /dev/shm and its size do not matter. From any thread.
+ * need not, which is several times faster on one node. So do messages, of what
+ * is sent from here. *out begins a page, of 2 MiB where bytes is as much or
+ * more, and whole pages are used. It is there until coll_free(), whatever
+ * becomes of groups, and needs no coll_init(). A forked child may use it as
+ * memory only. COLL_ERR_MEMORY if there is not enough; /dev/shm and its size do
+ * not matter. From any thread.
  *
  * When an operation has failed here, a rank that does not know yet may go on
  * writing to a receive buffer that comes from here, until its own call returns.
