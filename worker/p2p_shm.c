@@ -263,6 +263,20 @@ static ssize_t shm_channel_recv(struct p2p_peer *peer, void *buf, size_t len)
 
 /* --- Large messages ------------------------------------------------------- */
 
+/* Whether what was taken may have been something else by then: who gives up
+ * says so before its program has the buffer again. */
+static bool has_given_up(const struct p2p_peer *peer)
+{
+    const struct shm_state *s = peer->p2p->shm;
+    int index = peer->pipe.index;
+
+#ifndef __SANITIZE_THREAD__ /* which knows no fences */
+    atomic_thread_fence(memory_order_acquire);
+#endif
+    return shm_has_failed(s, index) ||
+           atomic_load(&s->control[index].has_left) != 0;
+}
+
 static ssize_t shm_channel_pull(
     struct p2p_peer *peer, void *buf, uint64_t from, size_t len)
 {
@@ -272,10 +286,21 @@ static ssize_t shm_channel_pull(
 
     if (n < 0)
         return -errno;
+    if (n == 0)
+        return -EFAULT;
     /* If its process has ended, that number may be somebody else's. */
-    if (n == 0 || shm_has_ended(peer->p2p->shm, peer->pipe.index))
-        return n == 0 ? -EFAULT : -ESRCH;
+    if (has_given_up(peer) || shm_has_ended(peer->p2p->shm, peer->pipe.index))
+        return -ESRCH;
     return n;
+}
+
+/* Who has died leaves the memfd as it was. */
+static ssize_t shm_channel_copy(
+    struct p2p_peer *peer, void *buf, uint64_t at, size_t len)
+{
+    ssize_t n = p2p_memory_copy(peer, buf, at, len);
+
+    return n > 0 && has_given_up(peer) ? -ESRCH : n;
 }
 
 static void shm_channel_close(struct p2p_peer *peer)
@@ -329,7 +354,7 @@ static const struct p2p_channel_ops shm_ops = {
     .recv = shm_channel_recv,
     .pull = shm_channel_pull,
     .find = p2p_memory_find,
-    .copy = p2p_memory_copy,
+    .copy = shm_channel_copy,
     .close = shm_channel_close,
     .ask = shm_channel_ask,
     .blame = shm_channel_blame,

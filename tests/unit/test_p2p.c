@@ -615,6 +615,51 @@ START_TEST(shared_memory_is_copied_once)
 }
 END_TEST
 
+struct given_up {
+    bool is_shared;
+    pthread_barrier_t barrier;
+};
+
+/* Rank 0 fails, and has its memory back, when it has announced a message. */
+static void given_up(struct coll_group *g, int rank, void *arg)
+{
+    enum { N = 1 << 20 };
+    struct given_up *how = arg;
+    void *memory = NULL;
+    struct p2p_op op;
+
+    if (how->is_shared)
+        EXPECT_OK(coll_alloc(&memory, N));
+    else
+        memory = malloc(N);
+    if (rank == 0) {
+        op = send_op(1, 0, memory, N, COLL_UINT8);
+        fill(memory, N, 5);
+        start(g, &op);
+        p2p_fail(g->p2p, coll_fail(COLL_ERR_TIMEOUT, "given up"));
+        EXPECT(op.is_done && op.status == COLL_ERR_TIMEOUT, "not done");
+        memset(memory, 0, N);
+        pthread_barrier_wait(&how->barrier);
+    } else {
+        pthread_barrier_wait(&how->barrier);
+        EXPECT(recv_bytes(g, 0, 0, memory, N) != COLL_OK, "received");
+    }
+    if (how->is_shared)
+        EXPECT_OK(coll_free(memory));
+    else
+        free(memory);
+}
+
+START_TEST(what_was_given_up_is_not_received)
+{
+    struct given_up how = {.is_shared = _i % 2 == 0};
+
+    pthread_barrier_init(&how.barrier, NULL, 2);
+    run_way(_i / 2, 2, given_up, &how);
+    pthread_barrier_destroy(&how.barrier);
+}
+END_TEST
+
 /* --- Misuse (PG-13) ------------------------------------------------------- */
 
 static const struct mismatch {
@@ -1228,6 +1273,7 @@ int main(void)
         tc, messages_are_kept_until_they_are_asked_for, 0, WAYS);
     tcase_add_loop_test(tc, shared_memory_comes_and_goes, 0, WAYS * 2);
     tcase_add_loop_test(tc, shared_memory_is_copied_once, 0, WAYS * 2);
+    tcase_add_loop_test(tc, what_was_given_up_is_not_received, 0, WAYS * 2);
     tcase_add_loop_test(tc, different_messages_are_an_error_on_both_sides, 0,
         WAYS * MISMATCHES);
     tcase_add_loop_test(tc, a_time_out_is_not_the_end, 0, WAYS);
