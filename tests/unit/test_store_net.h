@@ -24,7 +24,11 @@
 #include "rendezvous/store_server.h"
 #include "test_store.h"
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define PATIENCE_MS 150000
+#else
 #define PATIENCE_MS 30000
+#endif
 
 struct served;
 typedef void served_call_fn(struct served *s);

@@ -1024,13 +1024,14 @@ COLL_API const char *coll_algorithm_name(const char *operation, int index);
  *
  * All ranks of the group must set the same before the same operation; else that
  * operation fails with COLL_ERR_MISMATCH on all of them. It does not
- * communicate, and may not be called while an operation of the group, other than
- * a message, is on its way (COLL_ERR_STATE). The list has no blanks; of two
- * entries for one operation and level the latter counts; an operation that is
- * done in steps (all_reduce on several nodes: reduce, all_reduce, broadcast)
- * hands its choice on to them. COLL_ERR_ARGUMENT: the text names what does not exist,
- * and nothing has changed. The variable COLL_ALGORITHM does the same for the
- * default group in coll_init(); groups begin with what the default group has.
+ * communicate, and may not be called while an operation of the group, other
+ * than a message, is on its way (COLL_ERR_STATE). The list has no blanks; of
+ * two entries for one operation and level the latter counts; an operation that
+ * is done in steps (all_reduce on several nodes: reduce, all_reduce, broadcast)
+ * hands its choice on to them. COLL_ERR_ARGUMENT: the text names what does not
+ * exist, and nothing has changed. The variable COLL_ALGORITHM does the same for
+ * the default group in coll_init(); groups begin with what the default group
+ * has.
  */
 COLL_API coll_status_t coll_algorithm_set(
     coll_group_t *group, const char *choices);
