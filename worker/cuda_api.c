@@ -33,7 +33,7 @@ static coll_status_t look_up(struct cuda_api *api, const char *file)
     };
 
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
-        void *function = dlsym(api->library, wanted[i].symbol);
+        void *function = dlsym(api->handle, wanted[i].symbol);
 
         if (function == NULL && wanted[i].is_required)
             return coll_fail(COLL_ERR_UNSUPPORTED,
@@ -75,8 +75,8 @@ coll_status_t cuda_api_open(struct cuda_api *api, const char *file)
     coll_status_t status;
 
     memset(api, 0, sizeof(*api));
-    api->library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    if (api->library == NULL)
+    api->handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (api->handle == NULL)
         return coll_fail(COLL_ERR_UNSUPPORTED,
             "the CUDA driver cannot be loaded (%s): on a machine with an "
             "NVIDIA GPU install its driver, in a container have the driver's "
@@ -92,8 +92,8 @@ coll_status_t cuda_api_open(struct cuda_api *api, const char *file)
 
 void cuda_api_close(struct cuda_api *api)
 {
-    if (api->library != NULL)
-        dlclose(api->library);
+    if (api->handle != NULL)
+        dlclose(api->handle);
     memset(api, 0, sizeof(*api));
 }
 

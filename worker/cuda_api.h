@@ -160,7 +160,7 @@ typedef unsigned int cu_capture_status_t;
             void **values, cu_address_t address))
 
 struct cuda_api {
-    void *library;
+    void *handle; /* of dlopen() */
     int version; /* of CUDA that the driver is made for: 13000 is 13.0 */
 #define COLL_CUDA_MEMBER(member, symbol, required, args)                       \
     cu_result_t(*member) args;

@@ -31,7 +31,7 @@ static coll_status_t look_up(struct nccl_api *api, const char *file)
     };
 
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
-        void *function = dlsym(api->library, wanted[i].symbol);
+        void *function = dlsym(api->handle, wanted[i].symbol);
         char version[COLL_NCCL_VERSION_TEXT];
 
         if (function == NULL && wanted[i].is_required)
@@ -50,7 +50,7 @@ static coll_status_t look_up(struct nccl_api *api, const char *file)
 static coll_status_t check_version(struct nccl_api *api, const char *file)
 {
     nccl_result_t (*get_version)(int *version);
-    void *function = dlsym(api->library, "ncclGetVersion");
+    void *function = dlsym(api->handle, "ncclGetVersion");
     char found[COLL_NCCL_VERSION_TEXT], wanted[COLL_NCCL_VERSION_TEXT];
     nccl_result_t rc;
 
@@ -78,8 +78,8 @@ coll_status_t nccl_api_open(struct nccl_api *api, const char *file)
     coll_status_t status;
 
     memset(api, 0, sizeof(*api));
-    api->library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    if (api->library == NULL)
+    api->handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (api->handle == NULL)
         return coll_fail(COLL_ERR_UNSUPPORTED,
             "NCCL cannot be loaded (%s): install it, add its folder to "
             "LD_LIBRARY_PATH, or name its file in " VARIABLE,
@@ -94,8 +94,8 @@ coll_status_t nccl_api_open(struct nccl_api *api, const char *file)
 
 void nccl_api_close(struct nccl_api *api)
 {
-    if (api->library != NULL)
-        dlclose(api->library);
+    if (api->handle != NULL)
+        dlclose(api->handle);
     memset(api, 0, sizeof(*api));
 }
 

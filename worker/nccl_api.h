@@ -212,7 +212,7 @@ void nccl_config_init(nccl_config_t *config, int version);
             COLL_NCCL_STREAM))
 
 struct nccl_api {
-    void *library;
+    void *handle; /* of dlopen() */
     int version; /* 22809 is 2.28.9 */
 #define COLL_NCCL_MEMBER(member, symbol, required, result, args)               \
     result(*member) args;

@@ -26,7 +26,6 @@
 
 /* As in shm_wait.c, where the reasons are. */
 #define SPIN_MAX_ROUNDS 1000
-#define SPIN_MIN_ROUNDS 12
 #define YIELD_NS (100 * 1000ull)
 
 /* How long a driver that always finds something to move may not look for
@@ -196,18 +195,6 @@ static int spin_for(const struct p2p *p)
     return p->shm != NULL && p->shm->may_spin ? p->spin_rounds : 0;
 }
 
-/* Was spinning of use? */
-static void learn(struct p2p *p, bool was_of_use)
-{
-    int rounds = was_of_use ? p->spin_rounds * 2 : p->spin_rounds / 2;
-
-    if (rounds > SPIN_MAX_ROUNDS)
-        rounds = SPIN_MAX_ROUNDS;
-    if (rounds < SPIN_MIN_ROUNDS)
-        rounds = SPIN_MIN_ROUNDS;
-    p->spin_rounds = rounds;
-}
-
 /* Moves until the target is reached or doze() says otherwise. */
 static void drive(struct p2p *p, struct target *t, uint64_t deadline_ns)
 {
@@ -226,7 +213,8 @@ static void drive(struct p2p *p, struct target *t, uint64_t deadline_ns)
             break;
         if (has_moved) {
             if (idle > 0 && yield_until == 0)
-                learn(p, true);
+                p->spin_rounds =
+                    shm_spin_next(p->spin_rounds, true, SPIN_MAX_ROUNDS);
             idle = 0;
             spin = spin_for(p);
             yield_until = 0;
@@ -240,7 +228,8 @@ static void drive(struct p2p *p, struct target *t, uint64_t deadline_ns)
             shm_relax();
         } else if (yield_until == 0 || clock_now_ns() < yield_until) {
             if (yield_until == 0) {
-                learn(p, false);
+                p->spin_rounds =
+                    shm_spin_next(p->spin_rounds, false, SPIN_MAX_ROUNDS);
                 yield_until = clock_now_ns() + YIELD_NS;
             }
             wake_waiters(p);

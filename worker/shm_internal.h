@@ -142,6 +142,19 @@ static inline void shm_relax(void)
 #endif
 }
 
+/* How many rounds to spin the next time, by whether it was of use this time:
+ * it is in vain where others have a part of the CPUs that the ranks could have.
+ */
+static inline int shm_spin_next(int rounds, bool was_of_use, int most)
+{
+    const int least = 12;
+
+    rounds = was_of_use ? rounds * 2 : rounds / 2;
+    if (rounds > most)
+        return most;
+    return rounds < least ? least : rounds;
+}
+
 static inline bool shm_is_behind(const struct shm_state *s, int rank)
 {
     uint32_t tick = atomic_load_explicit(

@@ -27,10 +27,6 @@
 #define SPIN_MAX_ROUNDS 40
 #define YIELD_NS (100 * 1000ull)
 
-/* Where spinning was in vain, since others have a part of the CPUs that the
- * ranks could have, it is tried for less long the next time, down to this. */
-#define SPIN_MIN_ROUNDS 12
-
 /*
  * The longest sleep without a look at the peers. Publishing wakes sleepers at
  * once, and so does a rank that has noticed a death; this bounds how late the
@@ -258,15 +254,13 @@ static bool spin(struct shm_state *s, int rank)
 {
     for (int i = 0; i < s->spin_rounds; i++) {
         if (!shm_is_behind(s, rank)) {
-            s->spin_rounds = s->spin_rounds < SPIN_MAX_ROUNDS / 2
-                                 ? 2 * s->spin_rounds
-                                 : SPIN_MAX_ROUNDS;
+            s->spin_rounds =
+                shm_spin_next(s->spin_rounds, true, SPIN_MAX_ROUNDS);
             return true;
         }
         shm_relax();
     }
-    s->spin_rounds = s->spin_rounds > 2 * SPIN_MIN_ROUNDS ? s->spin_rounds / 2
-                                                          : SPIN_MIN_ROUNDS;
+    s->spin_rounds = shm_spin_next(s->spin_rounds, false, SPIN_MAX_ROUNDS);
     return false;
 }
 

@@ -87,7 +87,7 @@ static inline void fakes_teardown(void)
         if (!(condition)) {                                                    \
             fprintf(stderr, "%s:%d: not true: %s (%s)\n", __FILE__, __LINE__,  \
                 #condition,                                                    \
-                nccl.library != NULL ? nccl.get_last_error(NULL) : "");        \
+                nccl.handle != NULL ? nccl.get_last_error(NULL) : "");         \
             _exit(99);                                                         \
         }                                                                      \
     } while (0)

@@ -18,7 +18,7 @@ START_TEST(absent_file_is_named)
         cuda_api_open(&api, "/nowhere/libcuda.so.1"), COLL_ERR_UNSUPPORTED);
     ck_contains(coll_last_error(), "/nowhere/libcuda.so.1");
     ck_contains(coll_last_error(), "install");
-    ck_assert_ptr_null(api.library);
+    ck_assert_ptr_null(api.handle);
 }
 END_TEST
 

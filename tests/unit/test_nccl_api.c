@@ -21,7 +21,7 @@ START_TEST(absent_file_is_named)
         nccl_api_open(&api, "/nowhere/libnccl.so.2"), COLL_ERR_UNSUPPORTED);
     ck_contains(coll_last_error(), "/nowhere/libnccl.so.2");
     ck_contains(coll_last_error(), "COLL_NCCL_LIBRARY");
-    ck_assert_ptr_null(api.library);
+    ck_assert_ptr_null(api.handle);
 }
 END_TEST
 
@@ -72,7 +72,7 @@ START_TEST(newer_functions_may_be_absent)
     ck_assert(nccl.all_to_all == NULL);
     ck_assert(nccl.comm_revoke == NULL);
     nccl_api_close(&nccl);
-    ck_assert_ptr_null(nccl.library);
+    ck_assert_ptr_null(nccl.handle);
     open_nccl("libnccl.so.2");
     ck_assert_int_eq(nccl.version, 22809);
 #define CHECK(member, symbol, required, result, args)                          \
@@ -477,7 +477,7 @@ static void init_without_blocking(struct rank *r)
     nccl_unique_id_t ids[2] = {r->id, r->id};
     struct nccl_comm *child;
     void (*get)(struct nccl_comm * comm, nccl_config_t * out);
-    void *symbol = dlsym(nccl.library, "fake_nccl_config");
+    void *symbol = dlsym(nccl.handle, "fake_nccl_config");
 
     memcpy(&get, &symbol, sizeof(get));
     nccl_config_init(&config, nccl.version);
@@ -820,7 +820,7 @@ START_TEST(captured_operations_do_not_run)
     int from = 1, to = 0;
 
     open_nccl("libnccl.so.2");
-    symbol = dlsym(cu.library, "fake_cuda_set_capture");
+    symbol = dlsym(cu.handle, "fake_cuda_set_capture");
     memcpy(&capture, &symbol, sizeof(capture));
     rank_begin(&r, 0);
     NCCL(get_unique_id(&r.id));
