@@ -42,7 +42,7 @@ like "$status$err" '^1.*COLL_DETERMINISTIC="yes" is neither 0 nor 1' \
     "COLL_DETERMINISTIC is 0 or 1"
 
 for other in tcp shm; do
-    run env COLL_TIMEOUT=60 "$CRUN" --nproc_per_node=3 sh -c \
+    run env COLL_TIMEOUT=60 "$CRUN" "$GRACE" --nproc_per_node=3 sh -c \
         "[ \$RANK = 1 ] && b=$other || b=nodes
          COLL_BACKEND=\$b exec '$HELPERS/coll_bits'"
     like "$err" "rank 1 has the back end \"$other\", rank 0 \"nodes\"" \

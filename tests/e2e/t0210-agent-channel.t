@@ -8,7 +8,7 @@ cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
 
 # A rank is killed in a loop of all_reduce: the others are told.
-run "$CRUN" --nproc_per_node=3 "$HELPERS/coll_die" 1 5 kill
+run "$CRUN" "$GRACE" --nproc_per_node=3 "$HELPERS/coll_die" 1 5 kill
 is "$status" 1 "a rank that is killed fails the job"
 is "$(grep -Ec 'error after .*: all_reduce #6: rank 1 \(local rank 1 on host [^)]+\) failed: signal 9 \(SIGKILL\), told by the launcher$' <<<"$out")" \
     2 "each survivor's call names rank, host and signal"
@@ -22,7 +22,7 @@ like "$err" 'all_reduce #5 of 1048576 float32, finished' \
     "the report has its last call"
 
 # The programs of a job may be children of what crun started.
-run "$CRUN" --nproc_per_node=3 sh -c \
+run "$CRUN" "$GRACE" --nproc_per_node=3 sh -c \
     "'$HELPERS/coll_die' 1 5 kill; status=\$?; exit \$status"
 is "$(grep -c 'all_reduce #6: rank 1 .* failed: exit code 137, told by' \
     <<<"$out")" 2 "a program below a shell is attached, too"
@@ -36,7 +36,7 @@ state_is()
     stat=${stat##*) }
     [[ ${stat%% *} == "$2" ]]
 }
-"$CRUN" --nproc_per_node=3 --shutdown_timeout=1 sh -c \
+"$CRUN" "$GRACE" --nproc_per_node=3 --shutdown_timeout=1 sh -c \
     "echo \$\$ >pid.\$RANK.new; mv pid.\$RANK.new pid.\$RANK
     exec '$HELPERS/coll_die' 1 5 freeze" >out.hang 2>err.hang &
 job=$!
@@ -65,7 +65,7 @@ status=\$?
 date +%s%N >told.\$RANK
 exit \$status
 END
-LOGLEVEL=DEBUG run "$CRUN" --nproc_per_node=4 sh early.sh
+LOGLEVEL=DEBUG run "$CRUN" "$GRACE" --nproc_per_node=4 sh early.sh
 is "$status" 1 "a rank that ends before coll_init() fails the job"
 is "$(grep -Ec '^coll_init: rank 3 \(local rank 3 on host [^)]+\) failed: exit code 3, told by the launcher$' <<<"$err")" \
     3 "those who wait in coll_init() are told"

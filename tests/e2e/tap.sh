@@ -14,6 +14,7 @@
 # shellcheck shell=bash disable=SC2034
 
 set -u
+: "${CK_TIMEOUT_MULTIPLIER:=1}"
 
 ROOT=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
 BUILD=${BUILD:-build/release}
@@ -23,6 +24,10 @@ CRUND=$BUILD/crund
 EXAMPLES=$BUILD/examples
 HELPERS=$BUILD/helpers
 FAKES=$BUILD/fakes
+
+# For crun, where workers shall have their say before they are stopped: on a
+# busy machine they may need more than the 0.1 s that crun gives them.
+GRACE=--failure_grace=$((CK_TIMEOUT_MULTIPLIER < 5 ? CK_TIMEOUT_MULTIPLIER : 5))
 
 tap_planned=
 tap_count=0

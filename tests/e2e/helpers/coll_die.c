@@ -2,7 +2,8 @@
  * coll_die RANK ITERATION kill|exit|abort|freeze
  *
  * Reduces in a loop. Rank RANK dies, or stops for good, in iteration
- * ITERATION (0 is the first). Every other rank prints the error and how long
+ * ITERATION (0 is the first), a moment after the others have most likely
+ * begun to wait for it. Every other rank prints the error and how long
  * the failing call took, and exits with status 3. A rank that sees wrong
  * data exits with status 4.
  *
@@ -45,6 +46,7 @@ static double now_ms(void)
 static void die(const char *how)
 {
     fflush(stdout);
+    nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
     if (strcmp(how, "kill") == 0)
         raise(SIGKILL);
     else if (strcmp(how, "exit") == 0)
