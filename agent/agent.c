@@ -38,6 +38,7 @@
 #include "rendezvous/base/log.h"
 #include "rendezvous/base/random.h"
 #include "rendezvous/base/text.h"
+#include "rendezvous/listen.h"
 #include "rendezvous/worker_env.h"
 
 #define HOST_MAX 256
@@ -86,6 +87,8 @@ struct agent {
     uint64_t stop_ns; /* when it was told to stop, if nothing had failed */
     struct agent_worker *workers; /* owned, [job->nproc] */
     struct meeting meeting;
+    int ras_fd; /* keeps the port where NCCL answers queries; -1: none */
+    char ras_addr[32]; /* that port's; "": there is none */
     struct nodes *nodes; /* NULL: a job of one node */
     struct participant part; /* several nodes: this one's */
     char reason[768]; /* several nodes: why it ended, if not by a failure */
@@ -1072,12 +1075,13 @@ static int start_worker(struct agent *a, int local_rank)
     if (a->nodes != NULL)
         set_place(&vars, &a->part.place, local_rank);
     vars.run_id = run_id(a);
+    vars.nccl_ras_addr = a->ras_addr[0] != '\0' ? a->ras_addr : NULL;
     vars.agent = channel_name(a->channel);
     rc = output_open_worker(a->output, local_rank, &w, &e);
     if (rc == 0 && job->is_virtual_local_rank)
         rc = devices_visible(
             worker_vars_find(job->env, ENV_CUDA_VISIBLE_DEVICES), local_rank,
-            &devices, &e);
+            job->share_gpu, &devices, &e);
     if (rc < 0) {
         log_error("agent", "local rank %d: %s", local_rank, e.msg);
     } else {
@@ -1272,6 +1276,8 @@ static void close_all(struct agent *a)
     log_set_writer(NULL, NULL);
     close_nodes(a);
     meeting_close(&a->meeting);
+    if (a->ras_fd >= 0)
+        close(a->ras_fd);
     channel_destroy(a->channel);
     output_destroy(a->output);
     forget_workers(a);
@@ -1306,6 +1312,24 @@ static int set_up_loop(struct agent *a)
         timers[i]->data = a;
     }
     return rc;
+}
+
+/* Without a port of its own the job does as without crun: the processes of
+ * one user share the default port, those of others get none. */
+static void reserve_ras_port(struct agent *a)
+{
+    struct err e = {0};
+    int fds[LISTEN_MAX];
+    int port;
+
+    if (listen_reserve("127.0.0.1", 0, fds, &port, &e) < 0) {
+        log_debug("agent", "no port for NCCL's queries: %s", e.msg);
+        return;
+    }
+    a->ras_fd = fds[0]; /* such an address is one socket */
+    snprintf(a->ras_addr, sizeof(a->ras_addr), "127.0.0.1:%d", port);
+    log_info(
+        "agent", "the RAS of NCCL, if workers use it, is at %s", a->ras_addr);
 }
 
 /* The coordinator says when; until then it is as if one had ended. */
@@ -1373,6 +1397,8 @@ static int set_up(struct agent *a, struct err *e)
     if (rc < 0)
         return err_set(e, rc, "set-up: %s", strerror(-rc));
     warn_of_omp(job);
+    if (job->has_nccl_ras_port)
+        reserve_ras_port(a);
     if (a->nodes != NULL)
         return wait_for_round(a, e);
     return prepare_round(a, e);
@@ -1387,6 +1413,7 @@ int agent_run(const struct job *job)
             .crash_loop_count = job->crash_loop_count,
             .crash_loop_ms = job->crash_loop_ms},
         .oom_kills = -1,
+        .ras_fd = -1,
         .exit_code = 1};
     struct rlimit files;
     struct err e = {0};

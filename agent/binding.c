@@ -26,6 +26,7 @@
 
 struct binding {
     int nproc;
+    int share; /* so many workers use one device */
     cpu_set_t **cpus; /* of each worker */
     size_t size; /* of each set */
     int *nodes;
@@ -208,17 +209,23 @@ static bool has_one_node(const struct binding_machine *m)
 static int find_nodes(
     struct binding *b, const struct binding_machine *m, struct err *e)
 {
+    char shared[32] = "";
+
     if (b->devices.count == 0) {
         binding_spread(m, b->nproc, b->nodes);
         return 0;
     }
-    if (b->devices.count < b->nproc)
+    if (b->share > 1)
+        snprintf(shared, sizeof(shared), ", %d to a device", b->share);
+    if ((b->nproc - 1) / b->share >= b->devices.count)
         return err_set(e, -ENODEV,
-            "--numa_binding: there are %d workers, but %d device%s; with "
+            "--numa_binding: there are %d workers%s, but %d device%s; with "
             "CUDA_VISIBLE_DEVICES empty workers are spread over the NUMA nodes",
-            b->nproc, b->devices.count, b->devices.count == 1 ? "" : "s");
+            b->nproc, shared, b->devices.count,
+            b->devices.count == 1 ? "" : "s");
     for (int i = 0; i < b->nproc; i++) {
-        const char *bus = b->devices.bus[i];
+        int device = i / b->share;
+        const char *bus = b->devices.bus[device];
         int rc = bus[0] == '\0'
                      ? -ENODATA
                      : binding_device_node(PCI_FOLDER, bus, &b->nodes[i]);
@@ -229,7 +236,7 @@ static int find_nodes(
             return err_set(e, rc,
                 "--numa_binding: cannot tell the NUMA node of GPU %d "
                 "(" PCI_FOLDER "/%s/numa_node): %s",
-                i, bus[0] == '\0' ? "?" : bus, strerror(-rc));
+                device, bus[0] == '\0' ? "?" : bus, strerror(-rc));
     }
     return 0;
 }
@@ -263,8 +270,8 @@ static int find_devices(struct binding *b, struct err *e)
     return err_set(e, rc, "--numa_binding: %s", why.msg);
 }
 
-int binding_create(
-    struct binding **out, enum binding_mode mode, int nproc, struct err *e)
+int binding_create(struct binding **out, enum binding_mode mode, int nproc,
+    int share, struct err *e)
 {
     struct binding *b = calloc(1, sizeof(*b));
     struct binding_cpu *cpus = NULL;
@@ -276,6 +283,7 @@ int binding_create(
     if (b == NULL)
         return err_set(e, -ENOMEM, "out of memory");
     b->nproc = nproc;
+    b->share = share;
     rc = affinity_get(&allowed, &size);
     if (rc < 0) {
         err_set(e, rc,
@@ -331,14 +339,16 @@ const cpu_set_t *binding_cpus(
 static int report_worker(FILE *f, const struct binding *b, int i)
 {
     char *cpus = affinity_text(b->cpus[i], b->size);
+    int device = i / b->share;
 
     if (cpus == NULL)
         return -ENOMEM;
     fprintf(f, "rank %d: CPUs %s (NUMA node %d", i, cpus, b->nodes[i]);
     free(cpus);
-    if (i < b->devices.count)
-        fprintf(f, ", GPU %d%s%s", i,
-            b->devices.bus[i][0] != '\0' ? " at " : "", b->devices.bus[i]);
+    if (device < b->devices.count)
+        fprintf(f, ", GPU %d%s%s", device,
+            b->devices.bus[device][0] != '\0' ? " at " : "",
+            b->devices.bus[device]);
     fputs(")\n", f);
     return 0;
 }

@@ -9,8 +9,8 @@
  *   core-complex  one group of cores that share a last-level cache
  *
  * Always within the CPUs that crun itself may use. A worker's device is the
- * CUDA device of its local rank; where there is no device, workers are spread
- * over the NUMA nodes evenly and in order.
+ * CUDA device of its local rank, or that of several who share it; where there
+ * is no device, workers are spread over the NUMA nodes evenly and in order.
  */
 #ifndef CRUN_AGENT_BINDING_H
 #define CRUN_AGENT_BINDING_H
@@ -34,11 +34,12 @@ struct binding;
 /* False for a name that is none of the four above. */
 bool binding_mode_from_name(const char *name, enum binding_mode *out);
 
-/* Works out the sets of nproc workers; mode is not BINDING_NONE. -ENOENT if
- * hwloc is not there; -ENODEV, -E2BIG and the like with a sentence that says
- * what was expected. Forks and may block, see devices_find(). */
-int binding_create(
-    struct binding **out, enum binding_mode mode, int nproc, struct err *e);
+/* Works out the sets of nproc workers, of which share use one device; mode is
+ * not BINDING_NONE. -ENOENT if hwloc is not there; -ENODEV, -E2BIG and the like
+ * with a sentence that says what was expected. Forks and may block, see
+ * devices_find(). */
+int binding_create(struct binding **out, enum binding_mode mode, int nproc,
+    int share, struct err *e);
 
 /* The set for sched_setaffinity, size bytes of it. Borrowed. */
 const cpu_set_t *binding_cpus(

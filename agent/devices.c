@@ -262,12 +262,13 @@ int devices_find(struct devices *out, struct err *e)
     return 0;
 }
 
-static int count_cpus(struct err *e)
+static int count_cpus(int share, struct err *e)
 {
     cpu_set_t *set;
     size_t size;
     int rc = affinity_get(&set, &size);
 
+    (void)share;
     if (rc < 0)
         return err_set(e, rc, "cannot count CPUs: %s", strerror(-rc));
     rc = CPU_COUNT_S(size, set);
@@ -275,32 +276,32 @@ static int count_cpus(struct err *e)
     return rc;
 }
 
-static int count_devices(struct err *e)
+static int count_devices(int share, struct err *e)
 {
     struct devices devices;
     int rc = devices_find(&devices, e);
 
-    return rc < 0 ? rc : devices.count;
+    return rc < 0 ? rc : devices.count * share;
 }
 
-static int count_any(struct err *e)
+static int count_any(int share, struct err *e)
 {
     struct err why = {0};
-    int n = count_devices(&why);
+    int n = count_devices(share, &why);
 
     if (n > 0)
         return n;
     /* That there is no device is what auto is for. */
     if (n != -ENODEV)
         log_warn("devices", "--nproc_per_node=auto counts CPUs: %s", why.msg);
-    return count_cpus(e);
+    return count_cpus(share, e);
 }
 
-int devices_nproc(const char *text, struct err *e)
+int devices_nproc(const char *text, int share, struct err *e)
 {
     static const struct {
         const char *name;
-        int (*count)(struct err *e);
+        int (*count)(int share, struct err *e);
     } kinds[] = {
         {"cpu", count_cpus}, {"gpu", count_devices}, {"auto", count_any}};
     struct err why = {0};
@@ -314,7 +315,7 @@ int devices_nproc(const char *text, struct err *e)
 
         if (strcmp(text, kinds[i].name) != 0)
             continue;
-        n = kinds[i].count(&why);
+        n = kinds[i].count(share, &why);
         if (n > DEVICES_NPROC_MAX)
             n = DEVICES_NPROC_MAX;
         return n > 0 ? n
@@ -330,26 +331,30 @@ int devices_nproc(const char *text, struct err *e)
         text, DEVICES_NPROC_MAX);
 }
 
-int devices_visible(const char *list, int local_rank, char **out, struct err *e)
+int devices_visible(
+    const char *list, int local_rank, int share, char **out, struct err *e)
 {
+    int device = local_rank / share;
     const char *entry = list;
+    char shared[32] = "";
     size_t len;
 
     if (list == NULL) {
-        if (asprintf(out, "%d", local_rank) < 0)
+        if (asprintf(out, "%d", device) < 0)
             return err_set(e, -ENOMEM, "out of memory");
         return 0;
     }
-    for (int i = 0; i < local_rank && entry != NULL; i++) {
+    for (int i = 0; i < device && entry != NULL; i++) {
         entry = strchr(entry, ',');
         entry = entry == NULL ? NULL : entry + 1;
     }
     len = entry == NULL ? 0 : strcspn(entry, ",");
+    if (share > 1)
+        snprintf(shared, sizeof(shared), ", %d to a device", share);
     if (len == 0)
         return err_set(e, -EINVAL,
-            "--virtual_local_rank: " ENV_CUDA_VISIBLE_DEVICES
-            "=%s has no entry for local rank %d",
-            list, local_rank);
+            ENV_CUDA_VISIBLE_DEVICES "=%s has no entry for local rank %d%s",
+            list, local_rank, shared);
     *out = strndup(entry, len);
     return *out == NULL ? err_set(e, -ENOMEM, "out of memory") : 0;
 }

@@ -29,19 +29,19 @@ int devices_find(struct devices *out, struct err *e);
  * A number from 1 to DEVICES_NPROC_MAX, or
  *   cpu   CPUs this process may run on (as nproc counts; torchrun up to 2.9
  *         counts the whole machine)
- *   gpu   what devices_find() counts
+ *   gpu   what devices_find() counts, each for as many workers as share it
  *   auto  gpu if there is one, else cpu
  * Returns the count or a negative errno with the reason.
  */
-int devices_nproc(const char *text, struct err *e);
+int devices_nproc(const char *text, int share, struct err *e);
 
 /*
  * What CUDA_VISIBLE_DEVICES is for a worker that shall see one device only
- * (--virtual_local_rank): entry local_rank of the list that crun inherited,
- * byte for byte, or the local rank itself where list is NULL. *out is the
- * caller's. -EINVAL if the list is too short.
+ * (--virtual_local_rank): of the list that crun inherited the entry number
+ * local_rank / share, byte for byte, or that number itself where list is NULL.
+ * *out is the caller's. -EINVAL if the list is too short.
  */
 int devices_visible(
-    const char *list, int local_rank, char **out, struct err *e);
+    const char *list, int local_rank, int share, char **out, struct err *e);
 
 #endif

@@ -66,6 +66,9 @@ struct job {
     enum job_omp omp;
     int omp_threads;
     bool is_virtual_local_rank;
+    int share_gpu; /* so many workers use one device; 1: it is their own */
+    /* NCCL's service for queries is told a port of this job's own. */
+    bool has_nccl_ras_port;
     const struct binding *binding; /* borrowed; NULL: workers are not bound */
 
     struct log_options log;

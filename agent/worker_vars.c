@@ -16,7 +16,13 @@ struct setting {
     int number;
 };
 
-#define SETTINGS_MAX 24
+#define SETTINGS_MAX 32
+
+/* Where texts of settings are written. */
+struct texts {
+    char nccl_hostid[32];
+    char nccl_timestamp[48];
+};
 
 const char *worker_vars_find(char *const *base, const char *name)
 {
@@ -55,11 +61,58 @@ struct worker_vars worker_vars_of_job(
         .master_port = job->master_port,
         .has_agent_store = job->has_agent_store,
         .signals_text = job->signals_text,
+        .share_gpu = job->share_gpu,
         .omp_num_threads = choose_omp(job, omp_text)};
 }
 
+/*
+ * What NCCL needs to take several ranks on one device. From 2.30.3 on there is
+ * a switch for it; earlier ones refuse ranks of one host, but not those of
+ * different hosts, which then can only use sockets. Whoever sets the switch
+ * has such a version and is not kept from what it does within a host.
+ */
+static size_t list_sharing(const struct worker_vars *v, char *const *base,
+    struct texts *texts, struct setting *s)
+{
+    size_t n = 0;
+
+    s[n++] = (struct setting){ENV_SHARE_GPU, NULL, v->share_gpu};
+    if (worker_vars_find(base, ENV_NCCL_MULTI_RANK_GPU_ENABLE) != NULL)
+        return n;
+    s[n++] = (struct setting){ENV_NCCL_MULTI_RANK_GPU_ENABLE, NULL, 1};
+    snprintf(texts->nccl_hostid, sizeof(texts->nccl_hostid), "crun-rank-%d",
+        v->rank);
+    if (worker_vars_find(base, ENV_NCCL_HOSTID) == NULL)
+        s[n++] = (struct setting){ENV_NCCL_HOSTID, texts->nccl_hostid, 0};
+    if (worker_vars_find(base, ENV_NCCL_NET) == NULL)
+        s[n++] = (struct setting){ENV_NCCL_NET, "Socket", 0};
+    return n;
+}
+
+/*
+ * NCCL's own lines name host and device, but no rank. The time that it can put
+ * in front of them (from 2.26 on) is a text of our choice.
+ */
+static size_t list_debug(const struct worker_vars *v, char *const *base,
+    struct texts *texts, struct setting *s)
+{
+    const char *level = worker_vars_find(base, ENV_NCCL_DEBUG);
+    size_t n = 0;
+
+    if (level == NULL || level[0] == '\0' ||
+        worker_vars_find(base, ENV_NCCL_DEBUG_TIMESTAMP_FORMAT) != NULL ||
+        worker_vars_find(base, ENV_NCCL_DEBUG_TIMESTAMP_LEVELS) != NULL)
+        return 0;
+    snprintf(texts->nccl_timestamp, sizeof(texts->nccl_timestamp),
+        "[rank %d] [%%F %%T] ", v->rank);
+    s[n++] = (struct setting){
+        ENV_NCCL_DEBUG_TIMESTAMP_FORMAT, texts->nccl_timestamp, 0};
+    s[n++] = (struct setting){ENV_NCCL_DEBUG_TIMESTAMP_LEVELS, "ALL", 0};
+    return n;
+}
+
 static size_t list_settings(const struct worker_vars *v, char *const *base,
-    struct setting s[SETTINGS_MAX])
+    struct texts *texts, struct setting s[SETTINGS_MAX])
 {
     size_t n = 0;
 
@@ -88,6 +141,11 @@ static size_t list_settings(const struct worker_vars *v, char *const *base,
     if (v->visible_devices != NULL)
         s[n++] =
             (struct setting){ENV_CUDA_VISIBLE_DEVICES, v->visible_devices, 0};
+    if (v->share_gpu > 1)
+        n += list_sharing(v, base, texts, s + n);
+    if (v->nccl_ras_addr != NULL)
+        s[n++] = (struct setting){ENV_NCCL_RAS_ADDR, v->nccl_ras_addr, 0};
+    n += list_debug(v, base, texts, s + n);
     if (v->agent != NULL)
         s[n++] = (struct setting){ENV_AGENT, v->agent, 0};
     if (v->node_addr != NULL)
@@ -119,7 +177,8 @@ static int print_setting(char *at, size_t size, const struct setting *s)
 char **worker_vars_build(const struct worker_vars *v, char *const *base)
 {
     struct setting s[SETTINGS_MAX];
-    size_t n = list_settings(v, base, s);
+    struct texts texts;
+    size_t n = list_settings(v, base, &texts, s);
     size_t nbase = 0;
     size_t text_len = 0;
     size_t k = 0;

@@ -1,6 +1,7 @@
 /*
  * The environment of a worker: the agent's own, with the variables of the
- * contract (rendezvous/worker_env.h) set, whatever they were before. Pure.
+ * contract (rendezvous/worker_env.h) set, whatever they were before, and with
+ * what NCCL has to be told where the user does not tell it otherwise. Pure.
  */
 #ifndef CRUN_AGENT_WORKER_VARS_H
 #define CRUN_AGENT_WORKER_VARS_H
@@ -27,6 +28,8 @@ struct worker_vars {
     const char *signals_text; /* TORCHELASTIC_SIGNALS_TO_HANDLE */
     const char *omp_num_threads; /* NULL: as inherited */
     const char *visible_devices; /* CUDA_VISIBLE_DEVICES; NULL: as inherited */
+    int share_gpu; /* above 1: so many workers use one device */
+    const char *nccl_ras_addr; /* NCCL_RAS_ADDR; NULL: as inherited */
     const char *agent; /* CRUN_AGENT; NULL: not set, nor inherited */
     const char *node_addr; /* CRUN_NODE_ADDR; NULL: as inherited */
 };

@@ -227,8 +227,10 @@ static int print_worker(const struct job *job, int local_rank, FILE *out)
     if (job->is_virtual_local_rank)
         rc = devices_visible(
             worker_vars_find(job->env, ENV_CUDA_VISIBLE_DEVICES), local_rank,
-            &devices, NULL);
+            job->share_gpu, &devices, NULL);
     vars.visible_devices = devices;
+    vars.nccl_ras_addr =
+        job->has_nccl_ras_port ? "127.0.0.1:<free port>" : NULL;
     if (rc == 0) {
         env = worker_vars_build(&vars, job->env);
         argv = program_argv(&job->program, local_rank);

@@ -307,7 +307,7 @@ static int read_omp(struct job *job, const struct options *o, struct err *e)
     }
     job->omp = JOB_OMP_NUMBER;
     if (strcmp(text, "cores") == 0) {
-        int cpus = devices_nproc("cpu", e);
+        int cpus = devices_nproc("cpu", 1, e);
 
         if (cpus < 0)
             return cpus;
@@ -333,7 +333,7 @@ static int read_binding(struct job *job, struct job_parts *parts,
     if (!binding_mode_from_name(o->numa_binding, &mode))
         return err_set(e, -EINVAL, "%s='%s': no such mode",
             options_where(o, &o->numa_binding).text, o->numa_binding);
-    rc = binding_create(&parts->binding, mode, job->nproc, e);
+    rc = binding_create(&parts->binding, mode, job->nproc, job->share_gpu, e);
     job->binding = parts->binding;
     /* Not a mistake in an option, whatever it is called. */
     return rc == -EINVAL ? -ENODEV : rc;
@@ -347,7 +347,7 @@ static int read_nproc(struct job *job, const struct options *o, struct err *e)
     enum option_source source = options_source(o, &o->nproc_per_node);
     struct err why = {0};
 
-    job->nproc = devices_nproc(o->nproc_per_node, &why);
+    job->nproc = devices_nproc(o->nproc_per_node, job->share_gpu, &why);
     if (job->nproc > 0)
         return 0;
     if (source == OPTION_FROM_COMMAND || source == OPTION_FROM_DEFAULT)
@@ -356,19 +356,39 @@ static int read_nproc(struct job *job, const struct options *o, struct err *e)
         options_where(o, &o->nproc_per_node).text, why.msg);
 }
 
-/* Each worker will be given a device of the list; so there is one for the
- * last. */
-static int check_visible(const struct job *job, struct err *e)
+/* Each worker will be given a device of the list, or choose its own; so there
+ * is one for the last. An empty list is for jobs that shall use no device. */
+static int check_visible(
+    const struct job *job, const struct options *o, struct err *e)
 {
+    const char *list = worker_vars_find(job->env, ENV_CUDA_VISIBLE_DEVICES);
+    const void *field = &o->is_virtual_local_rank;
+    struct err why = {0};
     char *device = NULL;
     int rc;
 
-    if (!job->is_virtual_local_rank)
-        return 0;
-    rc = devices_visible(worker_vars_find(job->env, ENV_CUDA_VISIBLE_DEVICES),
-        job->nproc - 1, &device, e);
+    if (!job->is_virtual_local_rank) {
+        if (job->share_gpu == 1 || list == NULL || list[0] == '\0')
+            return 0;
+        field = &o->share_gpu;
+    }
+    rc = devices_visible(list, job->nproc - 1, job->share_gpu, &device, &why);
     free(device);
-    return rc == -EINVAL ? -ENODEV : rc;
+    return rc < 0 ? err_set(e, rc == -EINVAL ? -ENODEV : rc, "%s: %s",
+                        options_where(o, field).text, why.msg)
+                  : 0;
+}
+
+/* The default port of NCCL's service for queries would be the same for all
+ * jobs of this machine. */
+static bool wants_ras_port(const struct job *job)
+{
+    const char *enabled = worker_vars_find(job->env, ENV_NCCL_RAS_ENABLE);
+
+    if (worker_vars_find(job->env, ENV_NCCL_RAS_ADDR) != NULL ||
+        (enabled != NULL && strcmp(enabled, "0") == 0))
+        return false;
+    return job->share_gpu > 1 || access("/dev/nvidiactl", F_OK) == 0;
 }
 
 /* --- All of it ---------------------------------------------------------- */
@@ -429,6 +449,7 @@ static void fill_in(
         !o->has_no_agent_store && (shared == NULL || strcmp(shared, "1") != 0);
     job->is_exit_cause = strcmp(o->exit_code, "cause") == 0;
     job->is_virtual_local_rank = o->is_virtual_local_rank;
+    job->share_gpu = (int)o->share_gpu;
     job->report_path = o->report;
     job->parent_error_file = env_text(ENV_ERROR_FILE);
 }
@@ -446,13 +467,14 @@ int job_build(struct job *job, struct job_parts *parts, const struct options *o,
     if (parts->env == NULL)
         return err_set(e, -ENOMEM, "out of memory");
     job->env = parts->env;
+    job->has_nccl_ras_port = wants_ras_port(job);
     rc = read_nproc(job, o, e);
     if (rc == 0)
         rc = read_logs(job, o, e);
     if (rc == 0)
         rc = read_omp(job, o, e);
     if (rc == 0)
-        rc = check_visible(job, e);
+        rc = check_visible(job, o, e);
     if (rc == 0)
         rc = read_binding(job, parts, o, e);
     if (rc < 0)

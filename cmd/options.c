@@ -228,6 +228,11 @@ static const struct option options[] = {
         FLAG(is_virtual_local_rank),
         .group = "devices",
         .help = "each worker sees one GPU and LOCAL_RANK 0"},
+    {.name = "share_gpu",
+        .flags = OWN,
+        NUMBER(share_gpu, 1, 64, "N"),
+        .help = "for development: N workers use one GPU, and NCCL is\n"
+                "told so (slow)"},
     {.name = "numa_binding",
         CHOICE(numa_binding, bindings, "MODE"),
         .help = "CPUs for each worker by the place of its GPU:\n"
@@ -317,6 +322,7 @@ static const struct options defaults = {
     .failure_grace = 100,
     .redirects = "0",
     .tee = "0",
+    .share_gpu = 1,
     .exit_code = "torchrun",
     .monitor_interval = OPTIONS_UNSET,
 };

@@ -72,6 +72,7 @@ struct options {
     const char *numa_binding;
     bool has_report_bindings;
     bool is_virtual_local_rank;
+    int64_t share_gpu;
     /* job file */
     const char *config;
     bool is_dry_run;

@@ -30,5 +30,17 @@
 #define ENV_AGENT "CRUN_AGENT"
 /* Of several nodes: the address by which the others reach this one. */
 #define ENV_NODE_ADDR "CRUN_NODE_ADDR"
+/* Of libcollective: so many ranks of a node use one device. */
+#define ENV_SHARE_GPU "COLL_SHARE_GPU"
+
+/* NCCL's own. */
+#define ENV_NCCL_DEBUG "NCCL_DEBUG"
+#define ENV_NCCL_DEBUG_TIMESTAMP_FORMAT "NCCL_DEBUG_TIMESTAMP_FORMAT"
+#define ENV_NCCL_DEBUG_TIMESTAMP_LEVELS "NCCL_DEBUG_TIMESTAMP_LEVELS"
+#define ENV_NCCL_HOSTID "NCCL_HOSTID"
+#define ENV_NCCL_MULTI_RANK_GPU_ENABLE "NCCL_MULTI_RANK_GPU_ENABLE"
+#define ENV_NCCL_NET "NCCL_NET"
+#define ENV_NCCL_RAS_ADDR "NCCL_RAS_ADDR"
+#define ENV_NCCL_RAS_ENABLE "NCCL_RAS_ENABLE"
 
 #endif

@@ -226,7 +226,7 @@ static void expect_report(enum binding_mode mode, int nproc, const char *want)
     struct err e = {0};
     char *report;
 
-    ck_assert_msg(binding_create(&b, mode, nproc, &e) == 0, "%s", e.msg);
+    ck_assert_msg(binding_create(&b, mode, nproc, 1, &e) == 0, "%s", e.msg);
     report = binding_report(b, nproc);
     ck_assert_ptr_nonnull(report);
     ck_assert_str_eq(report, want);
@@ -275,7 +275,7 @@ START_TEST(more_cpus_than_a_cpu_set_holds)
     const cpu_set_t *set;
 
     set_machine("pack:2 numa:4 l3:2 core:64 pu:2", 2048, 1000, 2047);
-    ck_assert_msg(binding_create(&b, BINDING_NODE, 5, &e) == 0, "%s", e.msg);
+    ck_assert_msg(binding_create(&b, BINDING_NODE, 5, 1, &e) == 0, "%s", e.msg);
     set = binding_cpus(b, 4, &size);
     ck_assert_uint_ge(size * 8, 2048);
     ck_assert_int_eq(CPU_COUNT_S(size, set), 256);
@@ -292,13 +292,13 @@ START_TEST(no_cpu_and_too_few_cores_are_errors)
     struct err e = {0};
 
     set_machine("numa:2 core:1 pu:2", 64, 8, 9);
-    ck_assert_int_eq(binding_create(&b, BINDING_NODE, 1, &e), -ENODEV);
+    ck_assert_int_eq(binding_create(&b, BINDING_NODE, 1, 1, &e), -ENODEV);
     ck_assert_msg(
         strstr(e.msg, "of the 4 CPUs that hwloc shows crun may use none") !=
             NULL,
         "%s", e.msg);
     set_machine("numa:2 core:1 pu:2", 64, 0, 1);
-    ck_assert_int_eq(binding_create(&b, BINDING_EXCLUSIVE, 2, &e), -E2BIG);
+    ck_assert_int_eq(binding_create(&b, BINDING_EXCLUSIVE, 2, 1, &e), -E2BIG);
     ck_assert_ptr_null(b);
     binding_destroy(b);
 }

@@ -130,30 +130,39 @@ END_TEST
 static const struct {
     const char *list;
     int local_rank;
+    int share;
     const char *want; /* NULL: an error */
 } views[] = {
-    {NULL, 0, "0"},
-    {NULL, 11, "11"},
-    {"4,5,6", 0, "4"},
-    {"4,5,6", 2, "6"},
-    {"4,5,6", 3, NULL},
-    {"4", 1, NULL},
-    {"", 0, NULL},
-    {"4,,6", 1, NULL},
-    {"4,", 1, NULL},
-    {"GPU-11112222,MIG-aaaa", 1, "MIG-aaaa"},
-    {" 4 ,5", 0, " 4 "},
+    {NULL, 0, 1, "0"},
+    {NULL, 11, 1, "11"},
+    {NULL, 11, 4, "2"},
+    {"4,5,6", 0, 1, "4"},
+    {"4,5,6", 2, 1, "6"},
+    {"4,5,6", 2, 2, "5"},
+    {"4,5,6", 5, 2, "6"},
+    {"4,5,6", 6, 2, NULL},
+    {"4,5,6", 3, 1, NULL},
+    {"4", 1, 1, NULL},
+    {"4", 1, 2, "4"},
+    {"", 0, 1, NULL},
+    {"4,,6", 1, 1, NULL},
+    {"4,", 1, 1, NULL},
+    {"GPU-11112222,MIG-aaaa", 1, 1, "MIG-aaaa"},
+    {" 4 ,5", 0, 1, " 4 "},
 };
 
 START_TEST(a_worker_sees_its_own_entry)
 {
     struct err e = {0};
     char *text = NULL;
-    int rc = devices_visible(views[_i].list, views[_i].local_rank, &text, &e);
+    int rc = devices_visible(
+        views[_i].list, views[_i].local_rank, views[_i].share, &text, &e);
 
     if (views[_i].want == NULL) {
         ck_assert_int_eq(rc, -EINVAL);
         ck_assert_ptr_nonnull(strstr(e.msg, "has no entry for local rank"));
+        ck_assert_int_eq(
+            strstr(e.msg, ", 2 to a device") != NULL, views[_i].share == 2);
         return;
     }
     ck_assert_int_eq(rc, 0);
@@ -184,7 +193,7 @@ static const struct {
 START_TEST(counts_are_numbers_or_words)
 {
     struct err e = {0};
-    int n = devices_nproc(counts[_i].text, &e);
+    int n = devices_nproc(counts[_i].text, 2, &e);
 
     if (counts[_i].want > 0) {
         ck_assert_int_eq(n, counts[_i].want);
