@@ -65,6 +65,15 @@ struct worker_vars worker_vars_of_job(
         .omp_num_threads = choose_omp(job, omp_text)};
 }
 
+/* Whether a value that crun may have set is an outer crun's, not the user's. */
+static bool is_ours(const char *value, const char *mark)
+{
+    return value != NULL && strncmp(value, mark, strlen(mark)) == 0;
+}
+
+#define HOSTID_MARK "crun-rank-"
+#define TIMESTAMP_MARK "[rank "
+
 /*
  * What NCCL needs to take several ranks on one device. From 2.30.3 on there is
  * a switch for it; earlier ones refuse ranks of one host, but not those of
@@ -74,15 +83,18 @@ struct worker_vars worker_vars_of_job(
 static size_t list_sharing(const struct worker_vars *v, char *const *base,
     struct texts *texts, struct setting *s)
 {
+    const char *hostid = worker_vars_find(base, ENV_NCCL_HOSTID);
+    bool has_outer = is_ours(hostid, HOSTID_MARK);
     size_t n = 0;
 
     s[n++] = (struct setting){ENV_SHARE_GPU, NULL, v->share_gpu};
-    if (worker_vars_find(base, ENV_NCCL_MULTI_RANK_GPU_ENABLE) != NULL)
+    if (!has_outer &&
+        worker_vars_find(base, ENV_NCCL_MULTI_RANK_GPU_ENABLE) != NULL)
         return n;
     s[n++] = (struct setting){ENV_NCCL_MULTI_RANK_GPU_ENABLE, NULL, 1};
-    snprintf(texts->nccl_hostid, sizeof(texts->nccl_hostid), "crun-rank-%d",
+    snprintf(texts->nccl_hostid, sizeof(texts->nccl_hostid), HOSTID_MARK "%d",
         v->rank);
-    if (worker_vars_find(base, ENV_NCCL_HOSTID) == NULL)
+    if (hostid == NULL || has_outer)
         s[n++] = (struct setting){ENV_NCCL_HOSTID, texts->nccl_hostid, 0};
     if (worker_vars_find(base, ENV_NCCL_NET) == NULL)
         s[n++] = (struct setting){ENV_NCCL_NET, "Socket", 0};
@@ -97,14 +109,18 @@ static size_t list_debug(const struct worker_vars *v, char *const *base,
     struct texts *texts, struct setting *s)
 {
     const char *level = worker_vars_find(base, ENV_NCCL_DEBUG);
+    const char *format =
+        worker_vars_find(base, ENV_NCCL_DEBUG_TIMESTAMP_FORMAT);
     size_t n = 0;
 
-    if (level == NULL || level[0] == '\0' ||
-        worker_vars_find(base, ENV_NCCL_DEBUG_TIMESTAMP_FORMAT) != NULL ||
-        worker_vars_find(base, ENV_NCCL_DEBUG_TIMESTAMP_LEVELS) != NULL)
+    if (level == NULL || level[0] == '\0')
+        return 0;
+    if (!is_ours(format, TIMESTAMP_MARK) &&
+        (format != NULL ||
+            worker_vars_find(base, ENV_NCCL_DEBUG_TIMESTAMP_LEVELS) != NULL))
         return 0;
     snprintf(texts->nccl_timestamp, sizeof(texts->nccl_timestamp),
-        "[rank %d] [%%F %%T] ", v->rank);
+        TIMESTAMP_MARK "%d] [%%F %%T] ", v->rank);
     s[n++] = (struct setting){
         ENV_NCCL_DEBUG_TIMESTAMP_FORMAT, texts->nccl_timestamp, 0};
     s[n++] = (struct setting){ENV_NCCL_DEBUG_TIMESTAMP_LEVELS, "ALL", 0};

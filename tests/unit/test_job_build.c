@@ -19,7 +19,7 @@ static void set_up(void)
         "TORCHELASTIC_HEALTH_CHECK_PORT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "TORCHELASTIC_ERROR_FILE",
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "CUDA_VISIBLE_DEVICES",
-        "CRUN_TOKEN_FILE"};
+        "CRUN_TOKEN_FILE", "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"};
 
     for (int i = 0; i < LEN(names); i++)
         unsetenv(names[i]);
@@ -67,6 +67,7 @@ START_TEST(defaults)
     ck_assert(job.nodes.coordinator_timeout_ms == 60000);
     ck_assert_str_eq(job.signals_text, "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
     ck_assert(!job.is_exit_cause && !job.is_virtual_local_rank);
+    ck_assert_int_eq(job.share_gpu, 1);
     ck_assert_int_eq(job.omp, JOB_OMP_TORCHRUN);
     ck_assert_ptr_null(job.binding);
     ck_assert_ptr_null(job.log.dir);
@@ -244,6 +245,50 @@ START_TEST(virtual_local_rank_needs_a_device_each)
 }
 END_TEST
 
+START_TEST(devices_are_shared_by_no_more_than_was_said)
+{
+    built("--share_gpu 3 --nproc_per_node 7"); /* who knows of how many */
+    ck_assert(job.share_gpu == 3 && job.nproc == 7);
+    tear_down();
+    setenv("CUDA_VISIBLE_DEVICES", "3,5", 1);
+    built("--share-gpu 2 --nproc_per_node 4");
+    tear_down();
+    ck_assert_int_eq(build("--share_gpu 2 --nproc_per_node 5"), -ENODEV);
+    ck_assert_str_eq(e.msg,
+        "--share_gpu: CUDA_VISIBLE_DEVICES=3,5 has no entry for local rank 4, "
+        "2 to a device");
+    tear_down();
+    built("--virtual_local_rank --share_gpu 2 --nproc_per_node 4");
+    tear_down();
+    ck_assert_int_eq(
+        build("--virtual_local_rank --share_gpu 2 --nproc_per_node 5"),
+        -ENODEV);
+    tear_down();
+    setenv("CUDA_VISIBLE_DEVICES", "", 1); /* on purpose */
+    built("--share_gpu 2 --nproc_per_node 5");
+}
+END_TEST
+
+START_TEST(nccl_has_a_port_unless_the_user_says_otherwise)
+{
+    built("--share_gpu 2");
+    ck_assert(job.has_nccl_ras_port);
+    tear_down();
+    setenv("NCCL_RAS_ENABLE", "1", 1);
+    built("--share_gpu 2");
+    ck_assert(job.has_nccl_ras_port);
+    tear_down();
+    setenv("NCCL_RAS_ENABLE", "0", 1);
+    built("--share_gpu 2");
+    ck_assert(!job.has_nccl_ras_port);
+    tear_down();
+    unsetenv("NCCL_RAS_ENABLE");
+    setenv("NCCL_RAS_ADDR", "localhost:28028", 1);
+    built("--share_gpu 2");
+    ck_assert(!job.has_nccl_ras_port);
+}
+END_TEST
+
 static const struct {
     const char *line;
     const char *named[2];
@@ -346,6 +391,8 @@ int main(void)
     tcase_add_test(t, variables_of_torchrun);
     tcase_add_test(t, omp_threads);
     tcase_add_test(t, virtual_local_rank_needs_a_device_each);
+    tcase_add_test(t, devices_are_shared_by_no_more_than_was_said);
+    tcase_add_test(t, nccl_has_a_port_unless_the_user_says_otherwise);
     tcase_add_loop_test(t, mistake_is_named, 0, LEN(bad));
     tcase_add_test(t, mistake_in_a_variable_names_it);
     tcase_add_loop_test(t, what_has_no_effect_is_accepted, 0, LEN(idle));

@@ -138,6 +138,121 @@ START_TEST(inherited_nccl_error_handling_is_kept)
 }
 END_TEST
 
+/* --- NCCL ----------------------------------------------------------------- */
+
+START_TEST(ranks_that_share_a_device_are_told_how)
+{
+    char *base[] = {"NCCL_ALGO=Ring", NULL};
+    struct worker_vars v = vars;
+    char **env;
+
+    v.share_gpu = 1;
+    env = worker_vars_build(&v, base);
+    ck_assert_int_eq(count(env, "COLL_SHARE_GPU"), 0);
+    ck_assert_int_eq(count(env, "NCCL_HOSTID"), 0);
+    free(env);
+    v.share_gpu = 3;
+    env = worker_vars_build(&v, base);
+    ck_assert(has(env, "COLL_SHARE_GPU=3"));
+    ck_assert(has(env, "NCCL_MULTI_RANK_GPU_ENABLE=1"));
+    ck_assert(has(env, "NCCL_HOSTID=crun-rank-1"));
+    ck_assert(has(env, "NCCL_NET=Socket"));
+    ck_assert(has(env, "NCCL_ALGO=Ring"));
+    free(env);
+}
+END_TEST
+
+START_TEST(what_the_user_says_of_sharing_stays)
+{
+    char *hosts[] = {"NCCL_HOSTID=h", "NCCL_NET=IB", NULL};
+    char *new_nccl[] = {"NCCL_MULTI_RANK_GPU_ENABLE=1", NULL};
+    struct worker_vars v = vars;
+    char **env;
+
+    v.share_gpu = 2;
+    env = worker_vars_build(&v, hosts);
+    ck_assert(has(env, "NCCL_HOSTID=h") && has(env, "NCCL_NET=IB"));
+    ck_assert_int_eq(count(env, "NCCL_HOSTID"), 1);
+    ck_assert_int_eq(count(env, "NCCL_NET"), 1);
+    ck_assert(has(env, "NCCL_MULTI_RANK_GPU_ENABLE=1"));
+    free(env);
+    env = worker_vars_build(&v, new_nccl);
+    ck_assert(has(env, "COLL_SHARE_GPU=2"));
+    ck_assert_int_eq(count(env, "NCCL_MULTI_RANK_GPU_ENABLE"), 1);
+    ck_assert_int_eq(count(env, "NCCL_HOSTID"), 0);
+    ck_assert_int_eq(count(env, "NCCL_NET"), 0);
+    free(env);
+}
+END_TEST
+
+START_TEST(lines_of_nccl_are_told_the_rank)
+{
+    char *silent[] = {"NCCL_DEBUG=", NULL};
+    char *debug[] = {"NCCL_DEBUG=INFO", "NCCL_DEBUG_FILE=/f.%p", NULL};
+    char *format[] = {
+        "NCCL_DEBUG=WARN", "NCCL_DEBUG_TIMESTAMP_FORMAT=[%T] ", NULL};
+    char *levels[] = {"NCCL_DEBUG=WARN", "NCCL_DEBUG_TIMESTAMP_LEVELS=", NULL};
+    struct worker_vars v = vars;
+    char **env = worker_vars_build(&v, silent);
+
+    ck_assert_int_eq(count(env, "NCCL_DEBUG_TIMESTAMP_FORMAT"), 0);
+    free(env);
+    env = worker_vars_build(&v, debug);
+    ck_assert(has(env, "NCCL_DEBUG=INFO"));
+    ck_assert(has(env, "NCCL_DEBUG_FILE=/f.%p"));
+    ck_assert(has(env, "NCCL_DEBUG_TIMESTAMP_FORMAT=[rank 1] [%F %T] "));
+    ck_assert(has(env, "NCCL_DEBUG_TIMESTAMP_LEVELS=ALL"));
+    free(env);
+    env = worker_vars_build(&v, format);
+    ck_assert(has(env, "NCCL_DEBUG_TIMESTAMP_FORMAT=[%T] "));
+    ck_assert_int_eq(count(env, "NCCL_DEBUG_TIMESTAMP_FORMAT"), 1);
+    ck_assert_int_eq(count(env, "NCCL_DEBUG_TIMESTAMP_LEVELS"), 0);
+    free(env);
+    env = worker_vars_build(&v, levels);
+    ck_assert_int_eq(count(env, "NCCL_DEBUG_TIMESTAMP_FORMAT"), 0);
+    ck_assert(has(env, "NCCL_DEBUG_TIMESTAMP_LEVELS="));
+    free(env);
+}
+END_TEST
+
+START_TEST(what_an_outer_crun_told_nccl_is_not_the_users)
+{
+    char *base[] = {"NCCL_DEBUG=INFO", NULL};
+    struct worker_vars outer = vars;
+    struct worker_vars inner = vars;
+    char **outer_env, **env;
+
+    outer.share_gpu = inner.share_gpu = 2;
+    inner.rank = 0;
+    outer_env = worker_vars_build(&outer, base);
+    env = worker_vars_build(&inner, outer_env);
+    ck_assert(has(env, "NCCL_HOSTID=crun-rank-0"));
+    ck_assert_int_eq(count(env, "NCCL_HOSTID"), 1);
+    ck_assert_int_eq(count(env, "NCCL_MULTI_RANK_GPU_ENABLE"), 1);
+    ck_assert(has(env, "NCCL_DEBUG_TIMESTAMP_FORMAT=[rank 0] [%F %T] "));
+    ck_assert_int_eq(count(env, "NCCL_DEBUG_TIMESTAMP_FORMAT"), 1);
+    ck_assert_int_eq(count(env, "NCCL_DEBUG_TIMESTAMP_LEVELS"), 1);
+    free(env);
+    free(outer_env);
+}
+END_TEST
+
+START_TEST(the_port_of_nccls_ras_is_the_jobs)
+{
+    char *base[] = {"NCCL_RAS_TIMEOUT_FACTOR=2", NULL};
+    struct worker_vars v = vars;
+    char **env = worker_vars_build(&v, base);
+
+    ck_assert_int_eq(count(env, "NCCL_RAS_ADDR"), 0);
+    free(env);
+    v.nccl_ras_addr = "127.0.0.1:4711";
+    env = worker_vars_build(&v, base);
+    ck_assert(has(env, "NCCL_RAS_ADDR=127.0.0.1:4711"));
+    ck_assert(has(env, "NCCL_RAS_TIMEOUT_FACTOR=2"));
+    free(env);
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("worker_vars");
@@ -148,5 +263,10 @@ int main(void)
     tcase_add_test(t, the_agent_channel_is_never_that_of_an_outer_job);
     tcase_add_test(t, an_empty_variable_is_found);
     tcase_add_test(t, inherited_nccl_error_handling_is_kept);
+    tcase_add_test(t, ranks_that_share_a_device_are_told_how);
+    tcase_add_test(t, what_the_user_says_of_sharing_stays);
+    tcase_add_test(t, lines_of_nccl_are_told_the_rank);
+    tcase_add_test(t, what_an_outer_crun_told_nccl_is_not_the_users);
+    tcase_add_test(t, the_port_of_nccls_ras_is_the_jobs);
     return unit_run("worker_vars", t);
 }
