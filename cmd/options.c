@@ -231,8 +231,8 @@ static const struct option options[] = {
     {.name = "share_gpu",
         .flags = OWN,
         NUMBER(share_gpu, 1, 64, "N"),
-        .help = "for development: N workers use one GPU, and NCCL is\n"
-                "told so (slow)"},
+        .help = "for development: N workers use each GPU, and NCCL\n"
+                "is told so"},
     {.name = "numa_binding",
         CHOICE(numa_binding, bindings, "MODE"),
         .help = "CPUs for each worker by the place of its GPU:\n"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Stores of libcollective in whole programs, under crun and without it.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 20
+plan 35
 
 cd "$TMP" || exit 255
 export COLL_TIMEOUT=30 OMP_NUM_THREADS=1
@@ -64,6 +64,33 @@ is "$(grep -c 'of 4 ok' <<<"$out")" 4 "STO-09 and all end well"
 is "$err" "" "STO-09 and nobody says anything"
 ranks 4 "file://$TMP/store"
 is "$status" 0 "without a launcher, init_method=file://"
+
+# A file that an earlier run has left there, of as many ranks or of others, is
+# as good as none: nothing that it holds is taken for this run's.
+for backend in shm tcp nodes; do
+    export COLL_BACKEND=$backend
+    rm -f store
+    ranks 3 crash "file://$TMP/store"
+    [[ $status -eq 9 && -s store ]]
+    ok $? "NCL-07 $backend: ranks that crash leave a file"
+    cp store left
+    for n in 3 2 5; do
+        cp left store
+        ranks $n "file://$TMP/store"
+        is "$status $(grep -c "of $n ok" <<<"$out")" "0 $n" \
+            "NCL-07 $backend: $n ranks take nothing from it" || diag "$err"
+    done
+    # And where a single rank has begun to wait for the others.
+    rm -f store
+    env RANK=1 WORLD_SIZE=3 "$HELPERS/stores" "file://$TMP/store" 2>err &
+    wait_for 10 test -s store
+    { kill -KILL $! && wait $!; } 2>/dev/null
+    ranks 2 "file://$TMP/store"
+    is "$status $(grep -c 'of 2 ok' <<<"$out")" "0 2" \
+        "NCL-07 $backend: nor from one that was alone" || diag "$err"
+done
+unset -v COLL_BACKEND
+rm -f store
 ranks 2 "tcp://localhost:$(free_port)"
 is "$status" 0 "without a launcher, init_method=tcp://"
 

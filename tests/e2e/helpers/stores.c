@@ -1,5 +1,5 @@
 /*
- * stores METHOD|env|second PORT
+ * stores METHOD|env|second PORT|crash METHOD
  *
  * A worker that meets the others and uses a store.
  *
@@ -8,6 +8,7 @@
  *                  use the store when it has
  *     second PORT  coll_init() without one; then rank 0 hosts a second store at
  *                  that port, and all meet in it
+ *     crash METHOD as METHOD, but every rank then ends at once, with status 9
  *
  * Prints "rank R of N ok".
  */
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int fail(const char *what)
 {
@@ -43,6 +45,20 @@ static coll_status_t meet_in(coll_store_t *base)
             free(value);
     }
     coll_store_close(store);
+    return status;
+}
+
+/* A group is made through the store as well. */
+static coll_status_t meet_in_group(void)
+{
+    coll_group_t *group;
+    coll_status_t status = coll_group_split(
+        &group, NULL, coll_rank(NULL) % 2, coll_rank(NULL), NULL);
+
+    if (status == COLL_OK)
+        status = coll_barrier(group);
+    if (status == COLL_OK)
+        status = coll_group_destroy(group);
     return status;
 }
 
@@ -87,15 +103,16 @@ int main(int argc, char **argv)
     const char *mode = argc > 1 ? argv[1] : "";
     bool is_second = strcmp(mode, "second") == 0 && argc == 3;
     bool is_env = strcmp(mode, "env") == 0;
+    bool has_crash = strcmp(mode, "crash") == 0 && argc == 3;
     int rank, size;
     int rc = 0;
 
-    if (argc < 2 || (argc == 3) != is_second) {
-        fprintf(stderr, "usage: stores METHOD|env|second PORT\n");
+    if (argc < 2 || (argc == 3) != (is_second || has_crash)) {
+        fprintf(stderr, "usage: stores METHOD|env|second PORT|crash METHOD\n");
         return 2;
     }
     if (!is_second && !is_env)
-        options.init_method = mode;
+        options.init_method = argv[argc - 1];
     if (coll_init(&options) != COLL_OK)
         return fail("coll_init");
     rank = coll_rank(NULL);
@@ -104,8 +121,12 @@ int main(int argc, char **argv)
         rc = use_second_store(argv[2]);
     else if (is_env)
         rc = leave_in_turn();
+    else if (meet_in_group() != COLL_OK)
+        rc = fail("group");
     else if (meet_in(coll_default_store()) != COLL_OK)
         rc = fail("default store");
+    if (has_crash && rc == 0)
+        _exit(9); /* nothing is closed or removed */
     if (coll_destroy() != COLL_OK)
         rc = fail("coll_destroy");
     if (rc == 0)
