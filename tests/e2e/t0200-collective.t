@@ -1,7 +1,7 @@
 #!/bin/bash
 # Programs that link libcollective, under crun and alone.
 . "${BASH_SOURCE%/*}/tap.sh"
-plan 37
+plan 38
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -17,6 +17,10 @@ ok $? "NCL-06 nothing set: no silent world of one"
 like "$err" 'RANK and WORLD_SIZE are not set' "NCL-06 and says so"
 run env WORLD_SIZE=4 "$EXAMPLES/hello"
 like "$err" 'RANK is not set' "NCL-06 WORLD_SIZE without RANK"
+run env OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 PMI_RANK=1 PMI_SIZE=4 \
+    SLURM_PROCID=1 SLURM_NTASKS=4 "$EXAMPLES/hello"
+like "$status $err" '^[1-9].*RANK and WORLD_SIZE are not set' \
+    "NCL-06 what other starters set is no reason to be alone"
 
 for n in 1 2 3 4 8; do
     run "$CRUN" --nproc_per_node=$n "$HELPERS/coll_check"

@@ -2,7 +2,7 @@
 # Which algorithm an operation takes: coll_tune, and COLL_ALGORITHM.
 . "${BASH_SOURCE%/*}/tap.sh"
 . "${BASH_SOURCE%/*}/agents.sh"
-plan 21
+plan 22
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
 TUNE=$BUILD/coll_tune
@@ -17,6 +17,7 @@ tune()
 
 tune 3 shm
 is "$status" 0 "coll_tune within a node" || diag "$err"
+like "$out" '^# 3 ranks, ' "NCL-06 it prints the world size"
 is "$(grep -c '^[a-z]' <<<"$out")" 16 "8 operations at two sizes"
 like "$out" '^all_reduce +1024 +[0-9.]+  one_shot ' "it says what is taken"
 like "$out" '^all_reduce +1024 .* two_shot [0-9.]+' "and how fast the others are"

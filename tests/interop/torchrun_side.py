@@ -87,6 +87,8 @@ class Run:
             "PYTHONWARNINGS": "ignore", "PYTHONDONTWRITEBYTECODE": "1",
             "TORCH_CPP_LOG_LEVEL": "ERROR",
             "RES_OPTIONS": "timeout:1 attempts:1",
+            # Else crun sets NCCL_RAS_ADDR on machines with a GPU.
+            "NCCL_RAS_ENABLE": "0",
         }
         # A run-time library may need it to be found.
         if "LD_LIBRARY_PATH" in os.environ:
