@@ -62,7 +62,7 @@ fi
 
 # The documented limit: with both dead nobody is there to end what workers
 # have started; the workers themselves end.
-storm -k both -n 3 "$CRUN" --nproc_per_node=3 "$HELPERS/hostile"
+storm -k both -n 2 "$CRUN" --nproc_per_node=3 "$HELPERS/hostile"
 echo "# $out"
 like "$out" 'workers left: 0, others: [0-9]+' \
     "ELA-12 both killed at once: the workers end"

@@ -14,7 +14,7 @@
 # shellcheck shell=bash disable=SC2034
 
 set -u
-: "${CK_TIMEOUT_MULTIPLIER:=1}"
+: "${CK_TIMEOUT_MULTIPLIER:=4}" # as tests/run has it
 
 ROOT=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
 BUILD=${BUILD:-build/release}
@@ -26,8 +26,10 @@ HELPERS=$BUILD/helpers
 FAKES=$BUILD/fakes
 
 # For crun, where workers shall have their say before they are stopped: on a
-# busy machine they may need more than the 0.1 s that crun gives them.
-GRACE=--failure_grace=$((CK_TIMEOUT_MULTIPLIER < 5 ? CK_TIMEOUT_MULTIPLIER : 5))
+# busy machine they may need more than the 0.1 s that crun gives them. It ends
+# when they have; $HANG_GRACE is for where one of them never does.
+GRACE=--failure_grace=20
+HANG_GRACE=--failure_grace=2
 
 tap_planned=
 tap_count=0
@@ -160,12 +162,12 @@ children_of()
 
 # run PROGRAM ARGS...: runs a program to its end and sets $status, $out and
 # $err (without trailing newlines). After $RUN_TIMEOUT seconds (60) it is
-# ended, which reads as status 124 or 137. In slow flavours it has more time,
-# but less than the whole script has under tests/run.
+# ended, which reads as status 124 or 137. It has more time as the multiplier
+# says, but less than the whole script has under tests/run.
 run()
 {
     local limit=$((${RUN_TIMEOUT:-60} * ${CK_TIMEOUT_MULTIPLIER:-1}))
-    ((limit < 120)) || limit=120
+    ((limit < 240)) || limit=240
     # In the foreground it stays in the process group that tests/run kills.
     timeout --foreground -k 10 "$limit" "$@" \
         >"$TMP/.out" 2>"$TMP/.err" </dev/null
@@ -176,7 +178,7 @@ run()
 }
 
 # wait_for SECONDS COMMAND...: runs the command again and again until it
-# succeeds; fails when the time is over. Longer in slow flavours.
+# succeeds; fails when the time is over. Longer as the multiplier says.
 wait_for()
 {
     local now=${EPOCHREALTIME//[.,]/}
