@@ -34,6 +34,7 @@
     X(COLL_KIND_GROUP_SPLIT, "group_split")                                    \
     X(COLL_KIND_BROADCAST_OBJECT, "broadcast_object")                          \
     X(COLL_KIND_ALL_GATHER_OBJECT, "all_gather_object")                        \
+    X(COLL_KIND_GPU_CONNECT, "gpu_connect")                                    \
     X(COLL_KIND_SEND, "send")                                                  \
     X(COLL_KIND_RECV, "recv")
 
@@ -80,6 +81,17 @@ struct coll_call {
     uint64_t seq; /* 1 for the group's first operation; send, recv: 0 */
     uint32_t algorithms; /* code of what is forced here: coll_algorithm.h */
     uint64_t deadline_ns;
+    /* Of device memory: it is put on a stream (gpu.h). */
+    bool on_gpu;
+    bool is_async; /* the program gets a work */
+    bool is_refused; /* all ranks alike: a failure that the group survives */
+    int device;
+    coll_work_t *work; /* which its end on the device ends; or NULL */
+    const struct coll_gpu_options *gpu_options; /* gpu_connect; or NULL */
+    const coll_message_t *messages; /* [nmany] of send and recv, instead */
+    /* 0, or many_ has a buffer for each of so many devices. */
+    int ndevices;
+    const int *devices;
     /* NULL, or the call that this one is a part of: ranks compare it, and
      * sentences name it. */
     const struct coll_call *whole;
@@ -108,6 +120,8 @@ struct coll_group {
     bool is_deterministic;
     struct coll_tuning *tuning; /* coll_algorithm.h; own or borrowed */
     struct p2p *p2p; /* NULL in a world of one */
+    struct gpu *_Atomic gpu; /* its communicator, once there is one: gpu.h */
+    void *_Atomic gpu_stream; /* the program's */
     /* Operations stand in line: each takes the next turn and runs when it has
      * come. seq is of the one that runs, or that has run last. */
     _Atomic uint64_t next_turn;
@@ -117,6 +131,7 @@ struct coll_group {
     pthread_cond_t turn_came;
     uint64_t seq;
     struct coll_work_queue queue;
+    struct gpu_many *gpu_many; /* of several devices a rank */
     /* COLL_OK, or what every later call returns; set once, after its text. */
     _Atomic coll_status_t failure;
     char failure_text[512];

@@ -145,6 +145,7 @@ static coll_status_t run_staged(struct coll_group *g,
     case COLL_KIND_GROUP_SPLIT:
     case COLL_KIND_BROADCAST_OBJECT:
     case COLL_KIND_ALL_GATHER_OBJECT:
+    case COLL_KIND_GPU_CONNECT:
     case COLL_KIND_SEND:
     case COLL_KIND_RECV:
         break; /* the core's */

@@ -19,6 +19,7 @@
 #include "coll_memory.h"
 #include "coll_recorder.h"
 #include "coll_work.h"
+#include "gpu.h"
 #include "p2p.h"
 #include "rendezvous/base/clock.h"
 
@@ -162,6 +163,7 @@ void coll_group_free(struct coll_group *g)
     if (g == NULL)
         return;
     coll_work_queue_end(&g->queue);
+    gpu_free(g);
     p2p_destroy(g->p2p);
     g->p2p = NULL;
     g->backend->destroy(g);
@@ -323,6 +325,24 @@ static coll_status_t run_recorded(struct coll_group *g, struct coll_call *call)
     return status;
 }
 
+/* What a call that has run returns. */
+static coll_status_t conclude(
+    struct coll_group *g, const struct coll_call *call, coll_status_t status)
+{
+    if (call->is_refused)
+        return status;
+    if (status != COLL_OK)
+        coll_group_fail(g, status);
+    /* A back end has told the others of what failed in it. */
+    if (g->failure != COLL_OK && (status == COLL_OK || call->on_gpu))
+        atomic_store(&g->must_tell, true);
+    /* It is on its way on the device, and its work says what becomes of it. */
+    if (status == COLL_OK && call->work != NULL)
+        return COLL_OK;
+    /* The first failure is that of all, and it may have come meanwhile. */
+    return coll_group_check(g);
+}
+
 coll_status_t coll_group_run_in_turn(
     struct coll_group *g, struct coll_call *call, uint64_t turn)
 {
@@ -335,13 +355,8 @@ coll_status_t coll_group_run_in_turn(
         call->algorithms = g->tuning->code;
         call->timeout_ms =
             call->timeout_ms > 0 ? bounded(call->timeout_ms) : g->timeout_ms;
-        status = run_recorded(g, call);
-        if (status != COLL_OK)
-            coll_group_fail(g, status);
-        else if (g->failure != COLL_OK)
-            atomic_store(&g->must_tell, true);
-        /* The first failure is that of all, and it may have come meanwhile. */
-        status = coll_group_check(g);
+        status = call->on_gpu ? gpu_run(g, call) : run_recorded(g, call);
+        status = conclude(g, call, status);
     }
     tell_in_turn(g);
     end_turn(g);

@@ -15,6 +15,7 @@
 #include "coll_fds.h"
 #include "coll_work.h"
 #include "coll_worker.h"
+#include "gpu.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/worker_env.h"
 #include "store.h"
@@ -419,6 +420,7 @@ coll_status_t coll_init(const coll_options_t *options)
     if (w.world_size > 1)
         coll_fds_reserve(
             w.world_size, m.has_own_store && w.rank == 0 ? w.world_size : 0);
+    gpu_look();
     coll_agent_attach();
     status = meet(&m);
     if (status != COLL_OK) {

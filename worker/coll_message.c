@@ -6,6 +6,7 @@
 #include "backend.h"
 #include "coll_recorder.h"
 #include "coll_work.h"
+#include "gpu.h"
 #include "p2p.h"
 #include "rendezvous/base/clock.h"
 
@@ -65,6 +66,24 @@ static struct coll_call describe(
     };
 }
 
+/* Are they messages of device memory? Then call is what gpu.h takes. */
+static coll_status_t check_device(struct coll_group *g, const char *name,
+    const coll_message_t *messages, size_t n, struct coll_call *call)
+{
+    coll_status_t status;
+
+    call->messages = messages;
+    call->nmany = n;
+    status = gpu_check(g, name, call);
+    if (!call->on_gpu)
+        call->nmany = 0;
+    for (size_t i = 0; status == COLL_OK && call->on_gpu && i < n; i++)
+        if (messages[i].peer == COLL_ANY_SOURCE)
+            status = coll_fail(COLL_ERR_UNSUPPORTED,
+                "%s: a message to device memory has to name its source", name);
+    return status;
+}
+
 /* Waits for it. */
 static coll_status_t run(
     coll_group_t *group, const char *name, const coll_message_t *m, int *source)
@@ -83,6 +102,14 @@ static coll_status_t run(
     if (status != COLL_OK)
         return status;
     call = describe(g, m);
+    status = check_device(g, name, m, 1, &call);
+    if (status == COLL_OK && call.on_gpu)
+        status = gpu_send_recv(g, &call);
+    if (status != COLL_OK || call.on_gpu) {
+        if (status == COLL_OK && source != NULL)
+            *source = m->peer;
+        return status;
+    }
     op.call = &call;
     atomic_fetch_add(&g->messages, 1);
     ticket = coll_recorder_enter(g, &call, now_ns);
@@ -112,6 +139,18 @@ coll_status_t coll_recv(void *buf, size_t count, coll_dtype_t dtype, int peer,
     return run(group, "coll_recv", &m, source);
 }
 
+static coll_status_t check_and_launch(struct coll_group *g, const char *name,
+    const coll_message_t *messages, size_t n, struct coll_call *call,
+    coll_work_t **work)
+{
+    struct p2p_op op;
+    coll_status_t status = COLL_OK;
+
+    for (size_t i = 0; status == COLL_OK && i < n; i++)
+        status = prepare(&op, g, name, &messages[i]);
+    return status == COLL_OK ? coll_work_launch(work, g, call) : status;
+}
+
 static coll_status_t start(coll_group_t *group, const char *name,
     const coll_message_t *messages, size_t n, coll_work_t **work)
 {
@@ -129,6 +168,13 @@ static coll_status_t start(coll_group_t *group, const char *name,
         return coll_fail(
             COLL_ERR_ARGUMENT, "%s: messages is NULL, n is %zu", name, n);
     status = coll_group_check(g);
+    if (status == COLL_OK && n > 0) {
+        call = describe(g, &messages[0]);
+        call.is_async = true;
+        status = check_device(g, name, messages, n, &call);
+    }
+    if (status == COLL_OK && call.on_gpu)
+        return check_and_launch(g, name, messages, n, &call, work);
     if (status == COLL_OK)
         status = coll_work_messages(&w, g, n, &ops);
     if (status != COLL_OK)
@@ -141,8 +187,6 @@ static coll_status_t start(coll_group_t *group, const char *name,
         coll_work_discard(w);
         return status;
     }
-    if (n > 0)
-        call = describe(g, &messages[0]);
     *work = w;
     coll_work_post(w, &call);
     return COLL_OK;

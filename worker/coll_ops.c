@@ -10,6 +10,7 @@
 #include "backend.h"
 #include "coll_factor.h"
 #include "coll_work.h"
+#include "gpu.h"
 #include "kernel.h"
 
 /* --- Checks --------------------------------------------------------------- */
@@ -119,9 +120,13 @@ static coll_status_t submit(
 {
     coll_status_t status;
 
-    if (work != NULL)
+    call->is_async = work != NULL;
+    status = gpu_check(c->g, c->name, call);
+    if (status == COLL_OK && work != NULL && !call->on_gpu)
         return coll_work_start(work, c->g, call);
-    status = coll_group_run(c->g, call);
+    if (status == COLL_OK)
+        status = work != NULL ? coll_work_launch(work, c->g, call)
+                              : coll_group_run(c->g, call);
     free(call->owned);
     return status;
 }

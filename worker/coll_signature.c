@@ -95,6 +95,7 @@ static void write_call(char *out, size_t cap, const struct coll_signature *sig)
     case COLL_KIND_BARRIER:
     case COLL_KIND_GROUP_SPLIT:
     case COLL_KIND_ALL_GATHER_OBJECT:
+    case COLL_KIND_GPU_CONNECT:
     case COLL_KIND_SEND:
     case COLL_KIND_RECV:
         break;

@@ -14,6 +14,7 @@
 #include "coll_job.h"
 #include "coll_recorder.h"
 #include "coll_work.h"
+#include "gpu.h"
 #include "rendezvous/base/clock.h"
 
 /* function: that of the public call. NULL stands for the defaults. */
@@ -197,6 +198,7 @@ coll_status_t coll_group_split(coll_group_t **out, coll_group_t *parent,
     coll_status_t status = COLL_OK;
     struct coll_group *g = coll_group_get(parent, "coll_group_split", &status);
     const int32_t own[2] = {color, key};
+    struct coll_group *made = NULL;
     struct member *members;
     int32_t *words;
     int *ranks;
@@ -220,11 +222,15 @@ coll_status_t coll_group_split(coll_group_t **out, coll_group_t *parent,
         status = coll_fail(COLL_ERR_MEMORY, "coll_group_split: out of memory");
     else
         status = exchange_words(g, own, words);
-    if (status == COLL_OK && color == COLL_NO_COLOR)
-        *out = NULL;
-    else if (status == COLL_OK)
+    if (status == COLL_OK && color != COLL_NO_COLOR)
         status = coll_group_new(
-            out, ranks, choose(g, color, words, members, ranks), options);
+            &made, ranks, choose(g, color, words, members, ranks), options);
+    if (status == COLL_OK)
+        status = gpu_split(g, made, color, key);
+    if (status == COLL_OK)
+        *out = made;
+    else
+        coll_group_free(made);
     free(words);
     free(members);
     free(ranks);

@@ -1,7 +1,7 @@
 /*
- * See coll_work.h. A work is freed by whoever is last to need it: the program,
- * which gives it back, the one who finishes it, or a thread that is in a call
- * on it just then.
+ * See coll_work.h, and collective_gpu.h for coll_work_wait_stream(). A work is
+ * freed by whoever is last to need it: the program, which gives it back, the
+ * one who finishes it, or a thread that is in a call on it just then.
  */
 #include "coll_work.h"
 
@@ -12,6 +12,8 @@
 #include <string.h>
 
 #include "coll_recorder.h"
+#include "collective_gpu.h"
+#include "gpu.h"
 #include "rendezvous/base/clock.h"
 
 struct coll_work {
@@ -19,6 +21,7 @@ struct coll_work {
     struct coll_work *next; /* in the queue */
     struct coll_call call;
     uint64_t turn;
+    bool on_gpu;
     /* Messages. */
     struct p2p_op *ops; /* [nops] */
     struct p2p_op **list; /* [nops], for the engine */
@@ -258,6 +261,51 @@ coll_status_t coll_work_start(
     return status;
 }
 
+/* --- On the device ---------------------------------------------------------
+ */
+
+coll_status_t coll_work_launch(
+    coll_work_t **out, struct coll_group *g, struct coll_call *call)
+{
+    struct coll_work *w = work_create(g);
+    coll_status_t status;
+
+    if (w == NULL)
+        return fail_memory();
+    w->on_gpu = true;
+    call->work = w;
+    status = call->messages != NULL ? gpu_send_recv(g, call)
+                                    : coll_group_run(g, call);
+    if (status == COLL_OK)
+        *out = w;
+    else
+        work_free(w);
+    return status;
+}
+
+void coll_work_finish(coll_work_t *w, coll_status_t status)
+{
+    note_result(w, status);
+    finish(w);
+}
+
+/* Whoever waits sees the end sooner than the watchdog. */
+static void drive_device(
+    struct coll_work *w, struct coll_group *g, uint64_t deadline_ns)
+{
+    const struct timespec pause = {.tv_nsec = 20 * 1000};
+    bool is_done = false;
+
+    for (int i = 0; !is_done && clock_now_ns() < deadline_ns; i++) {
+        gpu_advance(g);
+        pthread_mutex_lock(&w->lock);
+        is_done = w->is_done;
+        pthread_mutex_unlock(&w->lock);
+        if (!is_done && i >= 100)
+            nanosleep(&pause, NULL);
+    }
+}
+
 /* --- Messages ------------------------------------------------------------- */
 
 coll_status_t coll_work_messages(
@@ -323,13 +371,13 @@ void coll_work_discard(coll_work_t *w)
 }
 
 /*
- * The group of a work of messages that is not done, for which the caller is
- * about to move them: the group stays till stop_driving(), since whoever
- * destroys it waits for that. Else NULL. The work's lock is held.
+ * The group of a work of messages, or on a device, that is not done, and that
+ * the caller is about to move on: the group stays till stop_driving(), since
+ * whoever destroys it waits for that. Else NULL. The work's lock is held.
  */
 static struct coll_group *start_driving(struct coll_work *w)
 {
-    if (w->is_done || w->nops == 0)
+    if (w->is_done || (w->nops == 0 && !w->on_gpu))
         return NULL;
     atomic_fetch_add(&w->g->drivers, 1);
     return w->g;
@@ -346,7 +394,13 @@ static void drive(
     struct coll_work *w, struct coll_group *g, uint64_t deadline_ns)
 {
     bool is_short = deadline_ns < w->call.deadline_ns;
-    coll_status_t status = p2p_wait(
+    coll_status_t status;
+
+    if (w->on_gpu) {
+        drive_device(w, g, deadline_ns);
+        return;
+    }
+    status = p2p_wait(
         g->p2p, w->list, w->nops, is_short ? deadline_ns : w->call.deadline_ns);
 
     if (status == COLL_ERR_TIMEOUT && !is_short)
@@ -415,15 +469,42 @@ coll_status_t coll_work_test(coll_work_t *w, bool *done)
     g = start_driving(w);
     if (g != NULL) {
         pthread_mutex_unlock(&w->lock);
-        p2p_is_done(g->p2p, w->list[0]);
-        /* Who only asks shall hear of the end of the group's time, too. */
-        if (clock_now_ns() >= w->call.deadline_ns)
-            drive(w, g, w->call.deadline_ns);
+        if (w->on_gpu) {
+            gpu_advance(g);
+        } else {
+            p2p_is_done(g->p2p, w->list[0]);
+            /* Who only asks shall hear of the end of the group's time, too. */
+            if (clock_now_ns() >= w->call.deadline_ns)
+                drive(w, g, w->call.deadline_ns);
+        }
         stop_driving(g);
         pthread_mutex_lock(&w->lock);
     }
     *done = w->is_done;
     status = w->is_done ? result(w) : COLL_OK;
+    leave(w);
+    return status;
+}
+
+coll_status_t coll_work_wait_stream(coll_work_t *w, void *stream)
+{
+    coll_status_t status = check(w, "coll_work_wait_stream");
+    struct coll_group *g;
+
+    if (status != COLL_OK)
+        return status;
+    if (!w->on_gpu)
+        return coll_work_wait(w, 0);
+    enter(w);
+    g = start_driving(w);
+    if (g == NULL)
+        status = result(w);
+    if (g != NULL) {
+        pthread_mutex_unlock(&w->lock);
+        status = gpu_order(g, w, stream);
+        stop_driving(g);
+        pthread_mutex_lock(&w->lock);
+    }
     leave(w);
     return status;
 }

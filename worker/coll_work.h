@@ -19,6 +19,12 @@ void coll_work_queue_end(struct coll_work_queue *q);
 coll_status_t coll_work_start(
     coll_work_t **out, struct coll_group *g, const struct coll_call *call);
 
+/* Puts a call of device memory on the group's stream for works; its end there
+ * ends the work. */
+coll_status_t coll_work_launch(
+    coll_work_t **out, struct coll_group *g, struct coll_call *call);
+void coll_work_finish(coll_work_t *work, coll_status_t status);
+
 /* Makes a work of n messages, which the caller fills in and then posts; they
  * carry the call, with its deadline. */
 coll_status_t coll_work_messages(
