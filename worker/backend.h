@@ -120,6 +120,7 @@ struct coll_group {
     bool is_deterministic;
     struct coll_tuning *tuning; /* coll_algorithm.h; own or borrowed */
     struct p2p *p2p; /* NULL in a world of one */
+    bool stages; /* host memory goes by way of the device: gpu_stage.c */
     struct gpu *_Atomic gpu; /* its communicator, once there is one: gpu.h */
     void *_Atomic gpu_stream; /* the program's */
     /* Operations stand in line: each takes the next turn and runs when it has
@@ -159,6 +160,7 @@ struct coll_boot {
     /* NULL, or what another group lends this one, which is a part of it. */
     struct coll_tuning *tuning;
     bool is_deterministic; /* the group's */
+    bool stages; /* likewise */
 };
 
 struct coll_backend {
@@ -192,6 +194,9 @@ const struct coll_backend *coll_backend_find(const char *name);
  * ranks. */
 coll_status_t coll_backend_check_size(
     const struct coll_backend *backend, int size, coll_status_t blame);
+
+/* What the program calls the group's back end. */
+const char *coll_group_backend_name(const struct coll_group *g);
 
 /* The known names, "shm, self", for an error text. */
 void coll_backend_names(char *out, size_t cap);

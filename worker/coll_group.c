@@ -134,6 +134,7 @@ coll_status_t coll_group_create(struct coll_group **out,
     g->timeout_ms = bounded(timeout_ms);
     g->names = boot == NULL ? NULL : boot->names;
     g->is_deterministic = boot != NULL && boot->is_deterministic;
+    g->stages = boot != NULL && boot->stages;
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->turn_came, NULL);
     coll_work_queue_init(&g->queue);
@@ -334,7 +335,8 @@ static coll_status_t conclude(
     if (status != COLL_OK)
         coll_group_fail(g, status);
     /* A back end has told the others of what failed in it. */
-    if (g->failure != COLL_OK && (status == COLL_OK || call->on_gpu))
+    if (g->failure != COLL_OK &&
+        (status == COLL_OK || call->on_gpu || g->stages))
         atomic_store(&g->must_tell, true);
     /* It is on its way on the device, and its work says what becomes of it. */
     if (status == COLL_OK && call->work != NULL)
@@ -355,7 +357,9 @@ coll_status_t coll_group_run_in_turn(
         call->algorithms = g->tuning->code;
         call->timeout_ms =
             call->timeout_ms > 0 ? bounded(call->timeout_ms) : g->timeout_ms;
-        status = call->on_gpu ? gpu_run(g, call) : run_recorded(g, call);
+        status = call->on_gpu               ? gpu_run(g, call)
+                 : gpu_stage_takes(g, call) ? gpu_stage_run(g, call)
+                                            : run_recorded(g, call);
         status = conclude(g, call, status);
     }
     tell_in_turn(g);
@@ -440,11 +444,16 @@ int coll_world_size(const coll_group_t *group)
     return g == NULL ? -1 : g->size;
 }
 
+const char *coll_group_backend_name(const struct coll_group *g)
+{
+    return g->stages ? "nccl" : g->backend->name;
+}
+
 const char *coll_backend_name(const coll_group_t *group)
 {
     const struct coll_group *g = find(group);
 
-    return g == NULL ? NULL : g->backend->name;
+    return g == NULL ? NULL : coll_group_backend_name(g);
 }
 
 int coll_global_rank(const coll_group_t *group, int group_rank)

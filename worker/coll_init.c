@@ -15,6 +15,7 @@
 #include "coll_fds.h"
 #include "coll_work.h"
 #include "coll_worker.h"
+#include "collective_gpu.h"
 #include "gpu.h"
 #include "rendezvous/base/clock.h"
 #include "rendezvous/worker_env.h"
@@ -24,6 +25,8 @@
 #define ENV_BACKEND "COLL_BACKEND"
 #define ENV_DETERMINISTIC "COLL_DETERMINISTIC"
 #define ENV_ALGORITHM "COLL_ALGORITHM"
+
+#define NCCL "nccl"
 
 #define DEFAULT_TIMEOUT_MS ((int64_t)30 * 60 * 1000)
 
@@ -102,7 +105,7 @@ static coll_status_t choose_order(
 }
 
 static coll_status_t choose_backend(const coll_options_t *options,
-    const struct coll_worker *w, const struct coll_backend **out)
+    const struct coll_worker *w, const struct coll_backend **out, bool *stages)
 {
     const char *name = options->backend;
     coll_status_t blame = COLL_ERR_ARGUMENT;
@@ -112,6 +115,10 @@ static coll_status_t choose_backend(const coll_options_t *options,
         name = env_option(ENV_BACKEND);
         blame = COLL_ERR_ENVIRONMENT;
     }
+    /* Beside a back end for what the host's ranks have to agree on. */
+    *stages = name != NULL && strcmp(name, NCCL) == 0;
+    if (*stages)
+        name = NULL;
     if (name == NULL) {
         name = w->world_size == 1 ? "self" : w->is_one_node ? "shm" : "nodes";
         blame = COLL_ERR_UNSUPPORTED;
@@ -120,8 +127,8 @@ static coll_status_t choose_backend(const coll_options_t *options,
     if (*out == NULL) {
         coll_backend_names(known, sizeof(known));
         return coll_fail(blame,
-            "coll_init: there is no back end \"%s\"; known are: %s", name,
-            known);
+            "coll_init: there is no back end \"%s\"; known are: %s, " NCCL,
+            name, known);
     }
     /* Before the store is asked, and before memory is taken. */
     return coll_backend_check_size(*out, w->world_size, blame);
@@ -133,6 +140,7 @@ static coll_status_t choose_backend(const coll_options_t *options,
 struct meeting {
     const struct coll_worker *w;
     const struct coll_backend *backend;
+    bool stages; /* host memory goes by way of the device */
     int64_t timeout_ms;
     bool is_deterministic;
     uint64_t deadline_ns;
@@ -221,6 +229,7 @@ static coll_status_t create_group(struct meeting *m)
         .is_over = m->has_own_store ? &m->is_lost : NULL,
         .node = m->w->node,
         .is_deterministic = m->is_deterministic,
+        .stages = m->stages,
     };
 
     return coll_group_create(&m->group, m->backend, m->w->rank,
@@ -381,6 +390,19 @@ static coll_status_t meet(struct meeting *m)
     return status;
 }
 
+/* The back end that was asked for by name has to be there. */
+static coll_status_t connect_devices(void)
+{
+    char text[512];
+    coll_status_t status = coll_gpu_connect(NULL, NULL);
+
+    if (status == COLL_OK)
+        return COLL_OK;
+    snprintf(text, sizeof(text), "%s", coll_last_error());
+    coll_destroy();
+    return coll_fail(status, "%s", text);
+}
+
 coll_status_t coll_init(const coll_options_t *options)
 {
     const coll_options_t defaults = COLL_OPTIONS_INIT;
@@ -406,7 +428,7 @@ coll_status_t coll_init(const coll_options_t *options)
     if (status == COLL_OK)
         status = coll_worker_read(&w, options);
     if (status == COLL_OK)
-        status = choose_backend(options, &w, &m.backend);
+        status = choose_backend(options, &w, &m.backend, &m.stages);
     if (status != COLL_OK)
         return status;
 
@@ -436,7 +458,7 @@ coll_status_t coll_init(const coll_options_t *options)
     job.node = w.node;
     job.timeout_ms = m.timeout_ms;
     memcpy(job.prefix, m.prefix, sizeof(job.prefix));
-    return COLL_OK;
+    return m.stages ? connect_devices() : COLL_OK;
 }
 
 bool coll_is_initialized(void)

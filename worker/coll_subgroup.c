@@ -81,6 +81,7 @@ static coll_status_t make(struct coll_group **out, const int *ranks, int nranks,
         .deadline_ns = clock_deadline_ns(timeout_ms),
         .node = job->node,
         .is_deterministic = job->group->is_deterministic,
+        .stages = job->group->stages,
     };
     int *names = malloc((size_t)nranks * sizeof(*names));
     coll_status_t status;

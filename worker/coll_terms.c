@@ -10,8 +10,8 @@
 
 void coll_terms_text(char out[COLL_TERMS_BYTES], const struct coll_group *g)
 {
-    snprintf(out, COLL_TERMS_BYTES, "%d %s %d ", VERSION, g->backend->name,
-        g->is_deterministic);
+    snprintf(out, COLL_TERMS_BYTES, "%d %s %d ", VERSION,
+        coll_group_backend_name(g), g->is_deterministic);
 }
 
 static const char *yes_or_no(bool is)
@@ -37,11 +37,11 @@ coll_status_t coll_terms_check(
             "version of the library",
             leader);
     *rest = claim + end;
-    if (strcmp(backend, g->backend->name) != 0)
+    if (strcmp(backend, coll_group_backend_name(g)) != 0)
         return coll_fail(COLL_ERR_ENVIRONMENT,
             "coll_init: rank %d has the back end \"%s\", rank %d \"%s\"; all "
             "ranks must take the same (COLL_BACKEND)",
-            rank, g->backend->name, leader, backend);
+            rank, coll_group_backend_name(g), leader, backend);
     if ((is_deterministic != 0) != g->is_deterministic)
         return coll_fail(COLL_ERR_ENVIRONMENT,
             "coll_init: rank %d has %s for deterministic results, rank %d %s; "

@@ -34,6 +34,11 @@ coll_status_t gpu_check(
  * there the watchdog tells. */
 coll_status_t gpu_run(struct coll_group *g, struct coll_call *call);
 
+/* Does this call on host memory go by way of the device? Then the second one
+ * runs it in its turn, and waits for the result. */
+bool gpu_stage_takes(struct coll_group *g, const struct coll_call *call);
+coll_status_t gpu_stage_run(struct coll_group *g, struct coll_call *call);
+
 /* The same of messages, which take no turn; with call->work NULL or a work. */
 coll_status_t gpu_send_recv(struct coll_group *g, struct coll_call *call);
 

@@ -153,8 +153,18 @@ static coll_status_t compare(struct coll_group *g, const struct coll_call *call)
     return wanted ? g->backend->run(g, &step) : COLL_OK;
 }
 
-/* The communicator, made if it is missing. */
-static coll_status_t reach(
+/* Of one on host memory. Without a device this rank goes to the meeting to say
+ * so. */
+static void choose_device(struct coll_call *call)
+{
+    const struct cuda_api *cu;
+
+    call->device = GPU_HOST;
+    if (gpu_driver(&cu, "coll_gpu_connect") == COLL_OK)
+        gpu_choose_device(cu, "coll_gpu_connect", &call->device);
+}
+
+coll_status_t gpu_reach(
     struct coll_group *g, struct coll_call *call, struct gpu **out)
 {
     coll_status_t status;
@@ -163,6 +173,8 @@ static coll_status_t reach(
     uint64_t now_ns;
 
     if (gpu == NULL) {
+        if (!call->on_gpu || call->kind == COLL_KIND_GPU_CONNECT)
+            choose_device(call);
         now_ns = clock_now_ns();
         ticket = coll_recorder_enter(g, call, now_ns);
         status = gpu_meet(g, call, call->gpu_options, &call->device, 1, &gpu);
@@ -185,7 +197,7 @@ coll_status_t gpu_run(struct coll_group *g, struct coll_call *call)
         clock_now_ns() + (uint64_t)call->timeout_ms * CLOCK_NS_PER_MS;
     if (call->ndevices > 0)
         return gpu_many_run(g, call);
-    status = reach(g, call, &gpu);
+    status = gpu_reach(g, call, &gpu);
     if (status != COLL_OK || call->kind == COLL_KIND_GPU_CONNECT)
         return status;
     status = compare(g, call);

@@ -97,6 +97,8 @@ void gpu_destroy(struct gpu *gpu)
             gpu->cu->stream_destroy(gpu->own);
         if (gpu->scratch != 0)
             gpu->cu->memory_free(gpu->scratch);
+        if (gpu->stage != 0)
+            gpu->cu->memory_free(gpu->stage);
         gpu_leave(gpu->cu, gpu->context, before);
         if (gpu->cu->device_get(&handle, gpu->device) == COLL_CUDA_SUCCESS)
             gpu->cu->primary_context_release(handle);
@@ -208,9 +210,9 @@ coll_status_t coll_gpu_connect(
     struct coll_call call = {
         .kind = COLL_KIND_GPU_CONNECT,
         .on_gpu = true,
+        .device = GPU_HOST,
         .gpu_options = options,
     };
-    const struct cuda_api *cu;
 
     if (g == NULL)
         return status;
@@ -223,10 +225,6 @@ coll_status_t coll_gpu_connect(
             "%s: min_ctas, max_ctas and cga_cluster_size must not be negative, "
             "and net_name has less than %d characters",
             name, GPU_NET_NAME_SIZE);
-    /* Without a device this rank goes to the meeting to say so. */
-    call.device = GPU_HOST;
-    if (gpu_driver(&cu, name) == COLL_OK)
-        gpu_choose_device(cu, name, &call.device);
     return coll_group_run(g, &call);
 }
 

@@ -45,6 +45,8 @@ struct gpu {
     struct cu_event *before; /* what such a one waits for */
     cu_address_t scratch; /* of scratch_bytes */
     size_t scratch_bytes;
+    cu_address_t stage; /* of stage_bytes: gpu_stage.c */
+    size_t stage_bytes;
     pthread_mutex_t lock; /* of what follows */
     struct nccl_comm *_Atomic comm; /* NULL once it is being aborted */
     struct gpu_op *first, *last; /* in the order of their launch */
@@ -170,6 +172,13 @@ coll_status_t gpu_many_run(struct coll_group *g, struct coll_call *call);
 bool gpu_many_advance(struct coll_group *g);
 void gpu_many_free(struct coll_group *g);
 
+/* --- gpu_call.c ------------------------------------------------------------
+ */
+
+/* The group's communicator for a call, made if it is missing. */
+coll_status_t gpu_reach(
+    struct coll_group *g, struct coll_call *call, struct gpu **out);
+
 /* --- gpu_launch.c ----------------------------------------------------------
  */
 
@@ -197,6 +206,9 @@ coll_status_t gpu_fail_nccl(const struct gpu *gpu, const struct coll_call *call,
 /* COLL_OK, or this NCCL cannot do it (nccl NULL: whichever it is). */
 coll_status_t gpu_ops_check(const struct nccl_api *nccl, const char *function,
     const struct coll_call *call);
+
+/* The same question, without a sentence. */
+bool gpu_ops_can(const struct nccl_api *nccl, const struct coll_call *call);
 
 /* Within a group of NCCL's, the launch of a call. */
 nccl_result_t gpu_ops_enqueue(struct gpu *gpu, const struct coll_call *call,

@@ -74,24 +74,31 @@ static bool does_reduce(enum coll_kind kind)
            kind == COLL_KIND_REDUCE_SCATTER_COALESCED;
 }
 
+bool gpu_ops_can(const struct nccl_api *nccl, const struct coll_call *call)
+{
+    const struct nccl_type *type = &types[call->dtype];
+
+    if (!does_reduce(call->kind))
+        return true;
+    return type->dtype >= 0 && op_of(call) >= 0 &&
+           (nccl == NULL || nccl->version >= type->since);
+}
+
 coll_status_t gpu_ops_check(const struct nccl_api *nccl, const char *function,
     const struct coll_call *call)
 {
     const struct nccl_type *type = &types[call->dtype];
     char text[COLL_NCCL_VERSION_TEXT];
 
-    if (!does_reduce(call->kind))
+    if (gpu_ops_can(nccl, call))
         return COLL_OK;
     if (type->dtype < 0 || op_of(call) < 0)
         return coll_fail(COLL_ERR_UNSUPPORTED,
             "%s: NCCL has no %s of %s; it can be done in host memory", function,
             coll_op_name(call->op), coll_dtype_name(call->dtype));
-    if (nccl != NULL && nccl->version < type->since)
-        return coll_fail(COLL_ERR_UNSUPPORTED,
-            "%s: NCCL %s cannot reduce %s; 2.24 can", function,
-            nccl_version_text(nccl->version, text),
-            coll_dtype_name(call->dtype));
-    return COLL_OK;
+    return coll_fail(COLL_ERR_UNSUPPORTED,
+        "%s: NCCL %s cannot reduce %s; 2.24 can", function,
+        nccl_version_text(nccl->version, text), coll_dtype_name(call->dtype));
 }
 
 nccl_result_t gpu_ops_make_op(
