@@ -5,7 +5,7 @@
 
 # The first two CPUs stand for two NUMA nodes.
 taskset -c 0,1 true 2>/dev/null || skip_all "CPUs 0 and 1 may not be used"
-plan 22
+plan 23
 
 cd "$TMP" || exit 255
 unset -v CUDA_DEVICE_ORDER
@@ -90,8 +90,11 @@ if [[ -n $device ]]; then
     is "$out" "0: 0" "a device of an unknown node is at node 0"
     like "$out$err" "rank 0: CPUs 0 \(NUMA node 0, GPU 0 at $device\)" \
         "and reported with its address"
+    FAKE_NVML_GPUS=- FAKE_NVML_BUS=$device place 2 node --share_gpu 2
+    is "$out" "0: 0
+1: 0" "those who share it are at that node"
 else
-    skip 2 "this machine has no PCI device of an unknown node"
+    skip 3 "this machine has no PCI device of an unknown node"
 fi
 FAKE_NVML_GPUS='- -' FAKE_NVML_BUS=ffff:00:1f place 1 node
 is "$status" 1 "a device that is not there is an error"
