@@ -59,7 +59,7 @@
 #define FDS_OF_AGENT 64
 /* With fewer, workers could not be started, or not meet; and libuv aborts
  * instead of failing. */
-#define FDS_LEAST 16
+#define FDS_LEAST 17
 #define FDS_LEAST_OF_WORKER 6
 
 /* What is held for a worker of the present round. */

@@ -97,7 +97,7 @@ is "$(echo typed | "$CRUN" cat)" typed "stdin is shared"
 run "$CRUN" sh -c 'set -- $(cut -d" " -f1,4,5,6 /proc/$$/stat); [ $1 = $3 ] && [ $2 = $4 ]'
 is "$status" 0 "a worker leads a group of its own, in the agent's session"
 run sh -c "ulimit -n 6; '$CRUN' true"
-like "$status$err" '^1.*limit of open files is 6.*at least 22 for 1 workers.*ulimit -n' \
+like "$status$err" '^1.*limit of open files is 6.*at least 23 for 1 workers.*ulimit -n' \
     "so few open files that nothing works: said"
 run sh -c "ulimit -Sn 100; '$CRUN' --nproc_per_node=64 sh -c 'ulimit -Sn'"
 is "$status $(sort -u <<<"$out")" "0 100" "STO-12 many workers under a low limit, which they get back"
