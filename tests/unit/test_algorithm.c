@@ -38,11 +38,10 @@ struct forced {
     _Atomic int times; /* it was taken */
 };
 
-#ifdef __SANITIZE_THREAD__ /* which takes its time */
-enum { MORE_RANKS = 3, MANY = 9001 };
-#else
-enum { MORE_RANKS = 5, MANY = 20011 };
-#endif
+enum {
+    MORE_RANKS = UNIT_IS_SANITIZED ? 3 : 5,
+    MANY = UNIT_IS_SANITIZED ? 9001 : 20011
+};
 
 static const size_t counts[] = {0, 1, 5, 700, MANY};
 

@@ -463,7 +463,7 @@ static void run_all(struct coll_group *g, int rank, void *arg)
 
     (void)arg;
     for (size_t k = 0; k < 4; k++)
-        for (size_t n = 0; n < 5; n++)
+        for (size_t n = 0; n < (UNIT_IS_SANITIZED && k > 0 ? 4 : 5); n++)
             for (int style = 0; style < 2; style++) {
                 struct ops_case c = {.count = counts[n],
                     .dtype = kinds[k].dtype,

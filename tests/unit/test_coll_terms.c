@@ -29,6 +29,7 @@ struct terms {
 struct joiner {
     const struct terms *terms;
     int rank;
+    int attempt; /* those of one number meet */
     coll_status_t status;
     char text[512];
     pthread_t thread;
@@ -39,13 +40,15 @@ static void *join_main(void *arg)
     struct joiner *j = arg;
     const coll_store_options_t options = {.timeout_ms = TIMEOUT_MS};
     struct coll_group *g = NULL;
+    char prefix[32];
     struct coll_boot boot = {
-        .prefix = "terms/",
+        .prefix = prefix,
         .deadline_ns = clock_deadline_ns(TIMEOUT_MS),
         .node = j->rank % 2,
         .is_deterministic = j->terms->is_deterministic,
     };
 
+    snprintf(prefix, sizeof(prefix), "terms/%d/", j->attempt);
     j->status = coll_store_tcp(&boot.store, "127.0.0.1", store.port, &options);
     if (j->status == COLL_OK) {
         j->status = coll_group_create(
@@ -57,9 +60,10 @@ static void *join_main(void *arg)
     return NULL;
 }
 
-static void join(struct joiner *j, int rank, const struct terms *terms)
+static void join(
+    struct joiner *j, int rank, const struct terms *terms, int attempt)
 {
-    *j = (struct joiner){.terms = terms, .rank = rank};
+    *j = (struct joiner){.terms = terms, .rank = rank, .attempt = attempt};
     ck_assert_int_eq(pthread_create(&j->thread, NULL, join_main, j), 0);
 }
 
@@ -74,65 +78,97 @@ static const struct terms all[] = {
 
 enum { BACKENDS = 3, ORDERS = 2 };
 
+/* Ranks of which one or two differ. Whoever has told that lingers for a second,
+ * so several such groups try at the same time. */
+struct odd_group {
+    struct joiner j[SIZE];
+    char words[96];
+};
+
 /* order 0: rank 0 comes first, and rank 2 is like it; 1: last, and it is not.
  */
-static void differ(const struct terms *leader, const struct terms *misfit,
-    const char *words, int order)
+static void differ_start(struct odd_group *o, int attempt,
+    const struct terms *leader, const struct terms *misfit, int order)
 {
     const struct terms *of[SIZE] = {
         leader, misfit, order == 0 ? leader : misfit};
-    struct joiner j[SIZE];
 
     for (int i = 0; i < SIZE; i++) {
         int r = order == 0 ? i : SIZE - 1 - i;
 
-        join(&j[r], r, of[r]);
+        join(&o->j[r], r, of[r], attempt);
     }
+}
+
+static void differ_end(struct odd_group *o)
+{
     for (int r = 0; r < SIZE; r++) {
-        pthread_join(j[r].thread, NULL);
-        ck_assert_msg(j[r].status == COLL_ERR_ENVIRONMENT, "rank %d: %s: %s", r,
-            coll_strerror(j[r].status), j[r].text);
-        ck_assert_msg(strstr(j[r].text, words) != NULL &&
-                          strstr(j[r].text, "all ranks must take the same"),
-            "\"%s\" is not in: %s", words, j[r].text);
+        struct joiner *j = &o->j[r];
+
+        pthread_join(j->thread, NULL);
+        ck_assert_msg(j->status == COLL_ERR_ENVIRONMENT, "rank %d: %s: %s", r,
+            coll_strerror(j->status), j->text);
+        ck_assert_msg(strstr(j->text, o->words) != NULL &&
+                          strstr(j->text, "all ranks must take the same"),
+            "\"%s\" is not in: %s", o->words, j->text);
     }
 }
 
 START_TEST(another_back_end_is_told)
 {
+    struct odd_group groups[BACKENDS * BACKENDS];
+    int n = 0;
+
     for (int a = 0; a < BACKENDS; a++) {
         for (int b = 0; b < BACKENDS; b++) {
-            char words[64];
+            struct odd_group *o = &groups[n];
 
-            snprintf(words, sizeof(words), " has the back end %s, rank 0 %s",
-                all[b].words, all[a].words);
-            if (a != b)
-                differ(&all[a], &all[b], words, _i);
+            if (a == b)
+                continue;
+            snprintf(o->words, sizeof(o->words),
+                " has the back end %s, rank 0 %s", all[b].words, all[a].words);
+            differ_start(o, n++, &all[a], &all[b], _i);
         }
     }
+    for (int i = 0; i < n; i++)
+        differ_end(&groups[i]);
 }
 END_TEST
 
 START_TEST(other_results_are_told)
 {
-    for (int a = 0; a < BACKENDS; a++) {
-        differ(&all[a], &all[BACKENDS + a],
-            " has 1 for deterministic results, rank 0 0", _i);
-        differ(&all[BACKENDS + a], &all[a],
-            " has 0 for deterministic results, rank 0 1", _i);
+    struct odd_group groups[2 * BACKENDS];
+
+    for (int i = 0; i < 2 * BACKENDS; i++) {
+        struct odd_group *o = &groups[i];
+        int is_leader = i < BACKENDS;
+
+        snprintf(o->words, sizeof(o->words),
+            " has %d for deterministic results, rank 0 %d", is_leader,
+            !is_leader);
+        differ_start(o, i, &all[i], &all[(i + BACKENDS) % (2 * BACKENDS)], _i);
     }
+    for (int i = 0; i < 2 * BACKENDS; i++)
+        differ_end(&groups[i]);
 }
 END_TEST
 
 /* What was told is no hindrance to those who try again. */
 START_TEST(alike_ranks_meet_afterwards)
 {
+    struct odd_group groups[2 * BACKENDS];
+
+    for (int a = 0; a < 2 * BACKENDS; a++) {
+        groups[a].words[0] = '\0';
+        differ_start(&groups[a], a, &all[a], &all[(a + 1) % BACKENDS], 0);
+    }
+    for (int a = 0; a < 2 * BACKENDS; a++)
+        differ_end(&groups[a]);
     for (int a = 0; a < 2 * BACKENDS; a++) {
         struct joiner j[SIZE];
 
-        differ(&all[a], &all[(a + 1) % BACKENDS], "", 0);
         for (int r = 0; r < SIZE; r++)
-            join(&j[r], r, &all[a]);
+            join(&j[r], r, &all[a], a);
         for (int r = 0; r < SIZE; r++) {
             pthread_join(j[r].thread, NULL);
             ck_assert_msg(j[r].status == COLL_OK, "rank %d: %s", r, j[r].text);

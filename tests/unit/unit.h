@@ -4,6 +4,15 @@
 
 #include <check.h>
 
+/* Sanitizers look at what is done, not at how much: where a test repeats
+ * itself with other numbers, the flavours that are ten times slower take a part
+ * of them, and the release flavour all. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { UNIT_IS_SANITIZED = 1 };
+#else
+enum { UNIT_IS_SANITIZED = 0 };
+#endif
+
 /* Runs a suite, prints Check's closing line and returns main()'s exit
  * status. */
 static inline int unit_run_suite(Suite *suite)
