@@ -24,7 +24,7 @@ else
     enough=40
 fi
 
-plan 60
+plan 63
 
 # The number on the line that begins with a name.
 value()
@@ -79,6 +79,19 @@ for n in 2 4; do
     ok $? "the accuracy of $n processes is that of one within 0.5 points" ||
         diag "${accuracy[1]} and ${accuracy[n]}"
 done
+
+# Through NCCL: a double of it, whose device memory is the host's.
+nccl=(env "LD_LIBRARY_PATH=$BUILD/fake_nccl" COLL_BACKEND=nccl
+    FAKE_CUDA_DEVICES=2 FAKE_NCCL_DIR="$TMP")
+run "${nccl[@]}" "$CRUN" --nproc_per_node=2 "$TRAIN" "${size[@]}" --steps 50 \
+    --log-steps
+is "$status" 0 "the same program trains through NCCL" || diag "$err"
+echo "$out" >"$TMP/log.nccl"
+same_losses "$TMP/log.1" "$TMP/log.nccl"
+ok $? "50 steps' losses are the same through NCCL"
+run "${nccl[@]}" FAKE_NCCL_FAULT=op_error:0:3:5 "$CRUN" --nproc_per_node=2 \
+    "$TRAIN" "${size[@]}" --steps 50
+like "$status $out$err" ' on GPU 0: NCCL says: ' "it is NCCL that they go through"
 
 export WORLD_SIZE=1
 run "$TRAIN" "${size[@]}" --steps 50 --log-steps
