@@ -238,6 +238,71 @@ coll_status_t coll_group_split(coll_group_t **out, coll_group_t *parent,
     return status;
 }
 
+/* --- Shrink --------------------------------------------------------------- */
+
+/* The global ranks of those that stay; *nranks, how many. */
+static coll_status_t choose_rest(const struct coll_group *g,
+    const int *excluded, int n, int *ranks, int *nranks)
+{
+    bool *is_out = calloc((size_t)g->size, sizeof(*is_out));
+    coll_status_t status = COLL_OK;
+
+    *nranks = 0;
+    if (is_out == NULL)
+        return coll_fail(COLL_ERR_MEMORY, "coll_group_shrink: out of memory");
+    for (int i = 0; status == COLL_OK && i < n; i++) {
+        if (excluded[i] < 0 || excluded[i] >= g->size)
+            status = coll_fail(COLL_ERR_ARGUMENT,
+                "coll_group_shrink: %d is not a rank of a group of %d",
+                excluded[i], g->size);
+        else if (excluded[i] == g->rank)
+            status = coll_fail(COLL_ERR_ARGUMENT,
+                "coll_group_shrink: %d is this rank itself", excluded[i]);
+        else
+            is_out[excluded[i]] = true;
+    }
+    for (int r = 0; status == COLL_OK && r < g->size; r++)
+        if (!is_out[r])
+            ranks[(*nranks)++] = coll_global_rank(g, r);
+    free(is_out);
+    return status;
+}
+
+coll_status_t coll_group_shrink(coll_group_t **out, coll_group_t *group,
+    const int *excluded, int n, const coll_group_options_t *options)
+{
+    coll_status_t status = COLL_OK;
+    struct coll_group *g = coll_group_get(group, "coll_group_shrink", &status);
+    struct coll_group *made = NULL;
+    int nranks;
+    int *ranks;
+
+    if (g == NULL)
+        return status;
+    if (out == NULL || n < 0 || (n > 0 && excluded == NULL))
+        return coll_fail(COLL_ERR_ARGUMENT,
+            "coll_group_shrink: out is %s, excluded is %s, n is %d",
+            out == NULL ? "NULL" : "given", excluded == NULL ? "NULL" : "given",
+            n);
+    status = check_options("coll_group_shrink", options);
+    if (status != COLL_OK)
+        return status;
+    ranks = calloc((size_t)g->size, sizeof(*ranks));
+    if (ranks == NULL)
+        return coll_fail(COLL_ERR_MEMORY, "coll_group_shrink: out of memory");
+    status = choose_rest(g, excluded, n, ranks, &nranks);
+    if (status == COLL_OK)
+        status = coll_group_new(&made, ranks, nranks, options);
+    if (status == COLL_OK)
+        status = gpu_shrink(g, made, excluded, n);
+    free(ranks);
+    if (status == COLL_OK)
+        *out = made;
+    else
+        coll_group_free(made);
+    return status;
+}
+
 coll_status_t coll_group_destroy(coll_group_t *group)
 {
     coll_status_t status = COLL_OK;

@@ -55,6 +55,11 @@ coll_status_t gpu_order(
 coll_status_t gpu_split(
     struct coll_group *g, struct coll_group *child, int color, int key);
 
+/* Makes child's of g's without the excluded ranks, if that of g is whole on all
+ * ranks of child, which call it. */
+coll_status_t gpu_shrink(
+    struct coll_group *g, struct coll_group *child, const int *excluded, int n);
+
 /* Ends the group's communicators, in a time that is bounded. */
 void gpu_free(struct coll_group *g);
 

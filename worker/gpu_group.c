@@ -124,7 +124,7 @@ static struct gpu_job *start_leaving(struct gpu *gpu)
 {
     struct gpu_job *job;
     struct nccl_comm *comm;
-    bool is_well = coll_group_check(gpu->group) == COLL_OK;
+    bool is_well = coll_group_check(gpu->group) == COLL_OK && !gpu->must_abort;
 
     pthread_mutex_lock(&gpu->lock);
     job = gpu->ending;

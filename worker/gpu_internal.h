@@ -39,6 +39,8 @@ struct gpu {
     int rank, size;
     uint64_t name; /* a random number that the ranks have agreed on */
     bool is_blocking;
+    bool must_abort; /* instead of leaving it */
+    uint64_t nchildren; /* that were made of it */
     pthread_mutex_t launching; /* held while NCCL is called */
     _Atomic bool is_launching;
     struct cu_stream *own; /* of operations with a work */

@@ -748,6 +748,51 @@ START_TEST(survivors_make_a_group_of_their_own)
 }
 END_TEST
 
+/* --- What is left of a group -----------------------------------------------
+ */
+
+static int shrink_after_death(int rank, int size)
+{
+    coll_group_t *g = NULL;
+    coll_group_t *rest = NULL;
+    int32_t x = rank;
+
+    CHECK_OK(coll_init(NULL));
+    CHECK_FAILS(coll_group_shrink(&g, NULL, LIST(rank), 1, NULL),
+        COLL_ERR_ARGUMENT, "this rank itself");
+    CHECK_FAILS(coll_group_shrink(&g, NULL, LIST(size), 1, NULL),
+        COLL_ERR_ARGUMENT, "not a rank of a group of 5");
+    CHECK_FAILS(coll_group_shrink(NULL, NULL, LIST(0), 1, NULL),
+        COLL_ERR_ARGUMENT, "out is NULL");
+    if (rank == VICTIM)
+        raise(SIGKILL);
+    CHECK_THAT(coll_all_reduce(&x, &x, 1, COLL_INT32, COLL_SUM, NULL) ==
+               COLL_ERR_PEER);
+    CHECK_OK(coll_group_shrink(&g, NULL, LIST(VICTIM), 1, NULL));
+    CHECK_THAT(coll_world_size(g) == 4);
+    CHECK_THAT(coll_rank(g) == rank - (rank > VICTIM));
+    CHECK_THAT(coll_global_rank(g, 2) == 3);
+    CHECK_THAT(use(coll_rank(g), g) == 0);
+    /* Of one that is well, by ranks of it, and of nobody. */
+    if (rank != 3) {
+        CHECK_OK(coll_group_shrink(&rest, g, LIST(2), 1, NULL));
+        CHECK_THAT(coll_global_rank(rest, 2) == 4);
+        CHECK_THAT(use(coll_rank(rest), rest) == 0);
+    }
+    CHECK_OK(coll_barrier(g));
+    CHECK_OK(coll_group_shrink(&rest, g, NULL, 0, NULL));
+    CHECK_THAT(coll_world_size(rest) == 4);
+    CHECK_THAT(use(coll_rank(rest), rest) == 0);
+    CHECK_OK(coll_destroy());
+    return 0;
+}
+
+START_TEST(a_group_is_shrunk)
+{
+    run(5, shrink_after_death, VICTIM);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("subgroup");
@@ -766,5 +811,6 @@ int main(void)
     tcase_add_test(tc, a_death_ends_all_that_is_on_its_way);
     tcase_add_loop_test(tc, a_death_in_any_operation_is_named, 0, EVERY_OPS);
     tcase_add_test(tc, survivors_make_a_group_of_their_own);
+    tcase_add_test(tc, a_group_is_shrunk);
     return unit_run("coll_subgroup", tc);
 }

@@ -563,12 +563,25 @@ COLL_API coll_status_t coll_group_split(coll_group_t **out,
     const coll_group_options_t *options);
 
 /*
- * Leaves and frees a group made by the two above; each rank for itself. A rank
- * still waiting in an operation of it gets COLL_ERR_PEER. While an operation of
- * this rank is on its way (in another thread, or one that does not wait) it is
- * COLL_ERR_STATE and nothing happens: wait for it, or coll_abort() first. The
- * default group is left by coll_destroy() only, which also leaves all others:
- * COLL_ERR_ARGUMENT, and so for NULL.
+ * The group without some of its ranks, excluded[i], i < n, of group: after a
+ * failure, those that are gone or that nobody can wait for. All others call it
+ * with the same ranks, in any order; group may have failed, may be the default
+ * group, and stays as it is. Ranks keep their order. They meet as in
+ * coll_group_new(), also in its errors. Communicators of NCCL that are whole
+ * are shrunk (ncclCommShrink(), where NCCL has it), else a new one is made when
+ * it is needed.
+ */
+COLL_API coll_status_t coll_group_shrink(coll_group_t **out,
+    coll_group_t *group, const int *excluded, int n,
+    const coll_group_options_t *options);
+
+/*
+ * Leaves and frees a group made by the three above; each rank for itself. A
+ * rank still waiting in an operation of it gets COLL_ERR_PEER. While an
+ * operation of this rank is on its way (in another thread, or one that does not
+ * wait) it is COLL_ERR_STATE and nothing happens: wait for it, or coll_abort()
+ * first. The default group is left by coll_destroy() only, which also leaves
+ * all others: COLL_ERR_ARGUMENT, and so for NULL.
  */
 COLL_API coll_status_t coll_group_destroy(coll_group_t *group);
 
