@@ -229,15 +229,18 @@ coll_status_t gpu_order(
     struct coll_group *g, const coll_work_t *work, void *stream)
 {
     struct gpu *gpu = gpu_of(g);
+    struct cu_context *before;
     cu_result_t rc = COLL_CUDA_SUCCESS;
 
     if (gpu == NULL)
         return COLL_OK;
+    before = gpu_enter(gpu->cu, gpu->context); /* the default stream's */
     pthread_mutex_lock(&gpu->lock);
     for (struct gpu_op *op = gpu->first; op != NULL; op = op->next)
         if (op->work == work)
             rc = gpu->cu->stream_wait_event(stream, op->event, 0);
     pthread_mutex_unlock(&gpu->lock);
+    gpu_leave(gpu->cu, gpu->context, before);
     return rc == COLL_CUDA_SUCCESS
                ? COLL_OK
                : gpu_fail_cuda(
