@@ -210,6 +210,7 @@ $(BUILD)/examples/%: docs/examples/%.c $(LIB_A) worker/include/collective.h
 	$(Q)$(CC) -Iworker/include $(CPPFLAGS) -std=gnu11 -g -Wall -Wextra \
 		$(FLAGS_$(FLAVOR)) $(CFLAGS) -o $@ $< $(LIB_A) -pthread \
 		$(ALL_LDFLAGS) $(EXAMPLE_LIBS) -lm
+$(BUILD)/examples/train_fashion: docs/examples/fashion.h
 $(BUILD)/examples/train_fashion: private EXAMPLE_LIBS = -lz -lblas
 
 INTERNAL_OBJS = $(call obj,$(AGENT_SRCS) $(RDZV_SRCS) $(BASE_SRCS) \
