@@ -78,6 +78,7 @@ PROGRAM_SRCS := $(PROGRAMS:%=cmd/%.c)
 CMD_SRCS := $(filter-out $(PROGRAM_SRCS),$(wildcard cmd/*.c))
 INTEROP_SRCS := $(wildcard tests/interop/*.c)
 FAKE_SRCS := $(wildcard tests/fakes/*.c)
+GPU_CHECK_SRCS := $(wildcard tests/gpu/gpu_*.c)
 SIM_SRCS := $(wildcard tests/sim/*.c)
 # A test compares our declarations of CUDA and NCCL with NVIDIA's, and loads the
 # libraries, if they are found; WITH_CUDA=0: even then it does not. Nothing else
@@ -115,6 +116,9 @@ HELPER_BINS := $(call bin,$(HELPER_SRCS),helpers)
 INTEROP_BINS := $(call bin,$(INTEROP_SRCS),interop)
 EXAMPLE_BINS := $(call bin,$(EXAMPLE_SRCS),examples)
 SIM := $(BUILD)/sim
+GPU_CHECK_BINS := $(call bin,$(GPU_CHECK_SRCS),gpu)
+GPU_CHECK_OBJS := $(call obj,$(filter-out $(GPU_CHECK_SRCS),$(wildcard \
+	tests/gpu/*.c)))
 FAKE_LIBS := $(patsubst tests/fakes/%.c,$(BUILD)/fakes/%.so,$(FAKE_SRCS))
 # NCCL's double as of now, and what versions 2.18 and 2.17 had of it.
 FAKE_NCCL := $(BUILD)/fake_nccl
@@ -213,6 +217,28 @@ $(BUILD)/examples/%: docs/examples/%.c $(LIB_A) worker/include/collective.h
 $(BUILD)/examples/train_fashion: docs/examples/fashion.h
 $(BUILD)/examples/train_fashion: private EXAMPLE_LIBS = -lz -lblas
 
+# Only where somebody asks for it, since it takes CUDA's compiler. The kernels
+# are made for every major kind of GPU that the compiler knows, so that what is
+# built on one machine can be carried to another.
+NVCC ?= $(firstword $(wildcard $(GPU_HOMES:%=%/bin/nvcc)) \
+	$(shell command -v nvcc))
+NVCCFLAGS ?= -arch=all-major
+GPU_EXAMPLE := $(BUILD)/examples/train_fashion_cuda
+$(GPU_EXAMPLE): docs/examples/train_fashion_cuda.cu docs/examples/fashion.h \
+	$(LIB_A) $(wildcard worker/include/*.h)
+	$(call say,NVCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -O2 $(NVCCFLAGS) -Iworker/include -Xcompiler -Wall,-Wextra \
+		-o $@ $< $(LIB_A) -Xlinker -rpath,$(abspath $(dir \
+		$(NVCC))../lib64) -lcublas -lz
+
+# What a real GPU is checked with, or the doubles where there is none.
+$(BUILD)/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(GPU_CHECK_OBJS) \
+	$(call obj,$(WORKER_SRCS) $(RDZV_WORKER_SRCS) $(BASE_SRCS))
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) -ldl -lm
+
 INTERNAL_OBJS = $(call obj,$(AGENT_SRCS) $(RDZV_SRCS) $(BASE_SRCS) \
 	$(WORKER_SRCS) $(CMD_SRCS))
 
@@ -287,11 +313,22 @@ test: setup ## set up, build, run every test
 	@$(MAKE) --no-print-directory check
 
 .PHONY: check-build
-check-build: all $(UNIT_BINS) $(HELPER_BINS) $(FUZZ_BINS) $(FAKE_LIBS) $(SIM)
+check-build: all $(UNIT_BINS) $(HELPER_BINS) $(FUZZ_BINS) $(FAKE_LIBS) $(SIM) \
+	$(GPU_CHECK_BINS)
 
 .PHONY: check
 check: check-build ## the tests without the set-up; TESTS="name ..." chooses
 	@BUILD=$(BUILD) FLAVOR=$(FLAVOR) tests/run $(TESTS)
+
+.PHONY: gpu
+gpu: all $(GPU_CHECK_BINS) ## build what scripts/gpu-check runs on a machine with a GPU
+ifeq ($(NVCC),)
+	@echo "make gpu: no nvcc in CUDA_HOME/bin, /usr/local/cuda*/bin or PATH;" \
+		"without it $(GPU_EXAMPLE) cannot be built (set CUDA_HOME or NVCC)" >&2
+	@exit 1
+else
+	@$(MAKE) --no-print-directory $(GPU_EXAMPLE)
+endif
 
 .PHONY: chaos
 chaos: all ## train while nodes die and cables are cut; SEEDS, DURATION
@@ -332,7 +369,8 @@ fuzz: ## run each fuzz target for FUZZ_SECONDS (60) under libFuzzer
 
 SOURCES := $(wildcard cmd/*.[ch] agent/*.[ch] rendezvous/*.[ch] \
 	rendezvous/base/*.[ch] worker/*.[ch] worker/include/*.h \
-	tests/*/*.[ch] tests/e2e/helpers/*.[ch] docs/examples/*.c)
+	tests/*/*.[ch] tests/e2e/helpers/*.[ch] docs/examples/*.c \
+	docs/examples/*.h docs/examples/*.cu)
 
 .PHONY: format
 format: ## rewrite the sources with clang-format

@@ -94,8 +94,9 @@ struct options {
 
 static struct options default_options(void)
 {
-    struct options o = {0};
+    struct options o;
 
+    memset(&o, 0, sizeof(o));
     o.data = "/usr/share/datasets/fashion-mnist";
     o.hidden[0] = 512;
     o.hidden[1] = 256;
@@ -501,26 +502,14 @@ static void shuffle(int *order, int count, long seed, int epoch)
 /* Rises for WARMUP_STEPS, then falls to 0 along half a cosine. */
 static double learning_rate(double peak, long step, long total)
 {
-    const long warmup = total / 2 < WARMUP_STEPS ? total / 2 : WARMUP_STEPS;
+    const long most = WARMUP_STEPS;
+    const long warmup = total / 2 < most ? total / 2 : most;
 
     if (step < warmup)
         return peak * (double)(step + 1) / (double)warmup;
     return peak * 0.5 *
            (1.0 +
                cos(M_PI * (double)(step - warmup) / (double)(total - warmup)));
-}
-
-/* The line that a terminal shows while an epoch runs, ten times a second. */
-static void show_progress(int epoch, int step, int nsteps, double loss)
-{
-    static double next;
-    double now = now_s();
-
-    if (now < next)
-        return;
-    next = now + 0.1;
-    printf("\repoch %3d  step %d/%d  loss %.4f ", epoch, step, nsteps, loss);
-    fflush(stdout);
 }
 
 /* --- Ranks together ----------------------------------------------------- */

@@ -299,6 +299,19 @@ static bool compare_ranks(const struct model *m, int64_t correct, bool *same)
 
 /* --- Training ----------------------------------------------------------- */
 
+/* The line that a terminal shows while an epoch runs, ten times a second. */
+static void show_progress(int epoch, int step, int nsteps, double loss)
+{
+    static double next;
+    double now = now_s();
+
+    if (now < next)
+        return;
+    next = now + 0.1;
+    printf("\repoch %3d  step %d/%d  loss %.4f ", epoch, step, nsteps, loss);
+    fflush(stdout);
+}
+
 /* Returns the exit status. */
 static int train(const struct options *o, const struct dataset *data,
     const struct dataset *test, struct model *m, int *order)
