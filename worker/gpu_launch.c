@@ -138,6 +138,10 @@ static struct gpu_op *take_ended(struct gpu *gpu, bool is_over, bool *is_left)
     op = gpu->first;
     if (op != NULL && !op->is_launched)
         op = NULL;
+    /* What ends while the communicator is aborted ends because of that, and has
+     * no result: gpu_fail_all() takes it. */
+    if (op != NULL && !is_over && gpu->comm == NULL)
+        op = NULL;
     if (op != NULL && !is_over)
         rc = gpu->cu->event_query(op->event);
     /* An error of the device is for the watchdog. */
