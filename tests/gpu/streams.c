@@ -121,8 +121,9 @@ bool check_messages(struct rig *rig, char *note, size_t size)
     const int from = (rig->rank + rig->size - 1) % rig->size;
     float *out = NULL, *in = NULL, host[COUNT];
     coll_work_t *works[2] = {NULL, NULL};
-    bool good, is_first;
-    int turn, i;
+    const bool is_first = rig->rank % 2 == 0;
+    bool good;
+    int turn;
 
     if (rig->size == 1) {
         snprintf(note, size, "skip: one rank has nobody to send to");
@@ -133,9 +134,9 @@ bool check_messages(struct rig *rig, char *note, size_t size)
     fill(host, rig->rank);
     good = connect(rig) && out != NULL && in != NULL &&
            rig_write(rig, out, host, BYTES);
-    /* A send waits for its receive, so neighbours take turns. */
+    /* A send waits for its receive, and a receive for its send, each before
+     * what its rank has called later: so neighbours take turns. */
     for (turn = 0; good && turn < 2; turn++) {
-        is_first = rig->rank % 2 == 0;
         if (is_first == (turn == 0))
             good = rig_expect(rig,
                 coll_send(out, COUNT, COLL_FLOAT32, to, 0, rig->group), COLL_OK,
@@ -151,25 +152,28 @@ bool check_messages(struct rig *rig, char *note, size_t size)
            rig_read(rig, host, in, BYTES) && is_from(rig, host, from, "recv");
 
     memset(host, 0, sizeof(host));
-    good =
-        good && rig_write(rig, in, host, BYTES) &&
-        rig_expect(rig,
-            coll_irecv(in, COUNT, COLL_FLOAT32, from, 0, rig->group, &works[0]),
-            COLL_OK, "coll_irecv");
-    is_first = good; /* whether the receive is on its way */
-    good = good && rig_expect(rig,
-                       coll_isend(out, COUNT, COLL_FLOAT32, to, 0, rig->group,
-                           &works[1]),
-                       COLL_OK, "coll_isend");
-    for (i = 0; is_first && i < 2; i++)
-        if (works[i] != NULL)
-            good = rig_expect(rig, coll_work_wait(works[i], 0), COLL_OK,
+    good = good && rig_write(rig, in, host, BYTES);
+    for (turn = 0; good && turn < 2; turn++) {
+        if (is_first == (turn == 0))
+            good = rig_expect(rig,
+                coll_isend(
+                    out, COUNT, COLL_FLOAT32, to, 0, rig->group, &works[turn]),
+                COLL_OK, "coll_isend");
+        else
+            good = rig_expect(rig,
+                coll_irecv(
+                    in, COUNT, COLL_FLOAT32, from, 0, rig->group, &works[turn]),
+                COLL_OK, "coll_irecv");
+    }
+    for (turn = 0; turn < 2; turn++)
+        if (works[turn] != NULL)
+            good = rig_expect(rig, coll_work_wait(works[turn], 0), COLL_OK,
                        "coll_work_wait") &&
                    good;
     good = good && rig_read(rig, host, in, BYTES) &&
            is_from(rig, host, from, "irecv");
-    for (i = 0; i < 2; i++)
-        coll_work_free(works[i]);
+    for (turn = 0; turn < 2; turn++)
+        coll_work_free(works[turn]);
     rig_free(rig, out);
     rig_free(rig, in);
     return good;
