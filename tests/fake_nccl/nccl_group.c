@@ -146,6 +146,23 @@ static nccl_result_t start(struct launch *launch)
                                         : COLL_NCCL_SUCCESS;
 }
 
+/* On the communicator's device, whichever is the caller's current one: stream
+ * NULL is that of the device. Takes the launch. */
+static nccl_result_t start_on_device(struct launch *launch)
+{
+    const int device = launch->comm->device;
+    struct cu_context *context;
+    nccl_result_t result;
+
+    if (cuDevicePrimaryCtxRetain(&context, device) != COLL_CUDA_SUCCESS ||
+        cuCtxPushCurrent_v2(context) != COLL_CUDA_SUCCESS)
+        return start(launch); /* which says what is wrong */
+    result = start(launch);
+    cuCtxPopCurrent_v2(&context);
+    cuDevicePrimaryCtxRelease_v2(device);
+    return result;
+}
+
 static nccl_result_t add(struct nccl_comm *comm, struct cu_stream *stream,
     const struct fake_work *work)
 {
@@ -300,7 +317,7 @@ nccl_result_t ncclGroupEnd(void)
             free_launch(launch);
             continue;
         }
-        failure = start(launch);
+        failure = start_on_device(launch);
         if (failure == COLL_NCCL_IN_PROGRESS) {
             rc = failure;
             failure = COLL_NCCL_SUCCESS;
