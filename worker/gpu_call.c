@@ -134,10 +134,21 @@ coll_status_t gpu_check(
 /* --- Running ---------------------------------------------------------------
  */
 
+static bool is_checked(void)
+{
+    static _Atomic int wanted = -1;
+
+    if (wanted < 0) {
+        const char *text = getenv(ENV_CHECK);
+
+        wanted = text != NULL && strcmp(text, "1") == 0;
+    }
+    return wanted;
+}
+
 /* Have all ranks called the same? By a barrier that is told to compare it. */
 static coll_status_t compare(struct coll_group *g, const struct coll_call *call)
 {
-    static _Atomic int wanted = -1;
     struct coll_call step = {.kind = COLL_KIND_BARRIER,
         .timeout_ms = call->timeout_ms,
         .deadline_ns = call->deadline_ns,
@@ -145,12 +156,7 @@ static coll_status_t compare(struct coll_group *g, const struct coll_call *call)
         .seq = call->seq,
         .whole = call};
 
-    if (wanted < 0) {
-        const char *text = getenv(ENV_CHECK);
-
-        wanted = text != NULL && strcmp(text, "1") == 0;
-    }
-    return wanted ? g->backend->run(g, &step) : COLL_OK;
+    return is_checked() ? g->backend->run(g, &step) : COLL_OK;
 }
 
 /* Of one on host memory. Without a device this rank goes to the meeting to say
@@ -182,6 +188,10 @@ coll_status_t gpu_reach(
         if (status != COLL_OK)
             return status;
         atomic_store_explicit(&g->gpu, gpu, memory_order_release);
+        if (is_checked())
+            status = gpu_selftest(gpu, call);
+        if (status != COLL_OK)
+            return status;
     }
     *out = gpu;
     return COLL_OK;

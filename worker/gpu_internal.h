@@ -181,6 +181,12 @@ void gpu_many_free(struct coll_group *g);
 coll_status_t gpu_reach(
     struct coll_group *g, struct coll_call *call, struct gpu **out);
 
+/* --- gpu_selftest.c --------------------------------------------------------
+ */
+
+/* Does all_gather put what rank r has into block r? As a step of call. */
+coll_status_t gpu_selftest(struct gpu *gpu, const struct coll_call *call);
+
 /* --- gpu_launch.c ----------------------------------------------------------
  */
 

@@ -17,6 +17,7 @@
  *     op_hang:R:N      the Nth launch of rank R never begins
  *     busy:R:N:V       after its Nth launch a communicator that does not block
  *                      says V (1) times that it is in progress
+ *     order:R          rank R finds others' blocks one place too far
  *     abort_hang:R     ncclCommAbort() of rank R does not return
  *     destroy_hang:R   nor does ncclCommDestroy()
  *   NCCL_HOSTID, NCCL_MULTI_RANK_GPU_ENABLE  as of the real one

@@ -70,9 +70,13 @@ static void take(struct nccl_comm *comm, const struct fake_work *work,
         memcpy(work->to + offset, from[work->call.root], count * size);
         break;
     case COPY_ALL:
-        for (int i = 0; i < comm->size; i++)
-            memcpy(work->to + (size_t)i * work->call.count * size + offset,
+        for (int i = 0; i < comm->size; i++) {
+            int place =
+                (i + fake_fault("order", comm->rank, 0, NULL)) % comm->size;
+
+            memcpy(work->to + (size_t)place * work->call.count * size + offset,
                 from[i], count * size);
+        }
         break;
     }
 }

@@ -46,7 +46,8 @@
  *   told so at once, which would take a message: the operations hang until the
  *   time-out, or the data are wrong. COLL_CHECK=1 in the environment of all
  *   ranks has each operation compared before it begins, as those on host memory
- *   always are; that costs about as much as a barrier.
+ *   always are; that costs about as much as a barrier. A new communicator then
+ *   also has to show that it has the ranks in the right order.
  *
  * Failures
  * - A thread of the library watches what has not ended. When an operation has
