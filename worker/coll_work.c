@@ -22,6 +22,7 @@ struct coll_work {
     struct coll_call call;
     uint64_t turn;
     bool on_gpu;
+    int source; /* on a device: whom it receives from, or -1 */
     /* Messages. */
     struct p2p_op *ops; /* [nops] */
     struct p2p_op **list; /* [nops], for the engine */
@@ -63,6 +64,7 @@ static struct coll_work *work_create(struct coll_group *g)
     if (w == NULL)
         return NULL;
     w->g = g;
+    w->source = -1;
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -273,6 +275,9 @@ coll_status_t coll_work_launch(
     if (w == NULL)
         return fail_memory();
     w->on_gpu = true;
+    if (call->messages != NULL && call->nmany == 1 &&
+        !call->messages[0].is_send)
+        w->source = call->messages[0].peer;
     call->work = w;
     status = call->messages != NULL ? gpu_send_recv(g, call)
                                     : coll_group_run(g, call);
@@ -520,6 +525,8 @@ int coll_work_source(const coll_work_t *work)
     if (w->is_done && w->status == COLL_OK && w->nops == 1 &&
         !w->ops[0].is_send)
         source = w->ops[0].source;
+    else if (w->is_done && w->status == COLL_OK)
+        source = w->source;
     leave(w);
     return source;
 }
