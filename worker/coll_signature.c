@@ -28,7 +28,8 @@ struct coll_signature coll_signature_of(const struct coll_call *call)
         .kind = (uint8_t)c->kind,
         .dtype = (uint8_t)c->dtype,
         .op = op_of(c),
-        .has_forced = c->algorithms != 0,
+        .flags = (uint8_t)((c->algorithms != 0 ? COLL_SIGNATURE_FORCED : 0) |
+                           (c->on_gpu ? COLL_SIGNATURE_ON_GPU : 0)),
         .root = c->root,
         .count = c->kind == COLL_KIND_ALL_TO_ALL_V ? 0 : c->count,
         .seq = (uint32_t)c->seq,
@@ -110,7 +111,11 @@ void coll_signature_text(
 
     write_call(out, cap, sig);
     len = strlen(out);
-    if (sig->has_forced != 0)
+    if (sig->flags & COLL_SIGNATURE_ON_GPU) {
+        snprintf(out + len, cap - len, " on a GPU");
+        len = strlen(out);
+    }
+    if (sig->flags & COLL_SIGNATURE_FORCED)
         snprintf(out + len, cap - len, " with algorithms forced (%08x)",
             (unsigned)sig->extra);
 }

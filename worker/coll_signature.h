@@ -9,12 +9,17 @@ struct coll_signature {
     uint8_t kind;
     uint8_t dtype;
     uint8_t op;
-    uint8_t has_forced; /* extra has the code of what is: coll_algorithm.h */
+    uint8_t flags;
     int32_t root;
     uint64_t count;
     uint32_t seq; /* its lower half */
     uint32_t extra;
 };
+
+/* Flags: extra has the code of algorithms that are forced (coll_algorithm.h);
+ * it is of device memory. */
+#define COLL_SIGNATURE_FORCED 1
+#define COLL_SIGNATURE_ON_GPU 2
 
 /* In place of a reduction: SUM of what has been multiplied with a factor. */
 #define COLL_SIGNATURE_PREMUL 255
@@ -31,7 +36,7 @@ bool coll_signature_is_same(
 /* Room for every such text. */
 #define COLL_SIGNATURE_TEXT_BYTES 144
 
-/* "all_reduce(count=200, float32, sum)", and which algorithms are forced. */
+/* "all_reduce(count=200, float32, sum)", and what the flags say. */
 void coll_signature_text(
     char *out, size_t cap, const struct coll_signature *sig);
 
