@@ -49,8 +49,9 @@ static coll_status_t look_at_all(struct place *p, const struct coll_call *call)
     coll_status_t status = COLL_OK;
 
     if (call->kind == COLL_KIND_SEND || call->kind == COLL_KIND_RECV) {
+        /* Also of an empty one, which another rank may have beside others. */
         for (size_t i = 0; status == COLL_OK && i < call->nmany; i++)
-            status = look_at(p, call->messages[i].buf, call->messages[i].count);
+            status = look_at(p, call->messages[i].buf, 1);
         return status;
     }
     for (size_t i = 0; status == COLL_OK && i < call->nmany; i++) {
@@ -88,7 +89,7 @@ static coll_status_t check_captured(
     cu_capture_status_t capture = COLL_CUDA_CAPTURE_NONE;
 
     if (stream == NULL ||
-        (gpu != NULL && call->work == NULL && !call->is_async))
+        (gpu != NULL && !call->is_async && !gpu_ops_needs_copy(call)))
         return COLL_OK;
     if (cuda_api_get(&cu) != COLL_OK ||
         cu->stream_is_capturing(stream, &capture) != COLL_CUDA_SUCCESS ||
@@ -99,8 +100,13 @@ static coll_status_t check_captured(
             "%s: the stream captures a graph, and the group has no "
             "communicator yet; call coll_gpu_connect() before",
             function);
+    if (call->is_async)
+        return coll_fail(COLL_ERR_UNSUPPORTED,
+            "%s%s: the stream captures a graph; use the call that waits",
+            function, call->messages != NULL ? "" : "_async");
     return coll_fail(COLL_ERR_UNSUPPORTED,
-        "%s_async: the stream captures a graph; use the call that waits",
+        "%s: the stream captures a graph, which cannot have the copy that NCCL "
+        "needs for what is in place; use two buffers",
         function);
 }
 

@@ -20,7 +20,7 @@ static coll_status_t create_child(
         return status;
     (*out)->rank = child->rank;
     (*out)->size = child->size;
-    (*out)->is_blocking = parent->is_blocking;
+    gpu_configure_child(*out, parent);
     /* The same on all ranks of child, and no other one's. */
     (*out)->name = (parent->name ^ child->id) + ++parent->nchildren;
     return COLL_OK;
@@ -33,14 +33,13 @@ static coll_status_t make_child(struct gpu *parent, struct gpu_job *job,
 {
     coll_status_t status = COLL_OK;
 
-    job->config.blocking = parent->is_blocking;
     job->parent = parent->comm;
     pthread_mutex_lock(&parent->launching);
     gpu_job_start(job);
     if (made != NULL)
         status = gpu_take_made(made, job, call);
-    else
-        gpu_job_wait(job, call->deadline_ns);
+    if (status == COLL_OK)
+        status = gpu_await_parent(parent, job, call);
     pthread_mutex_unlock(&parent->launching);
     if (status == COLL_OK && made != NULL)
         status = gpu_watch_start(made);
@@ -74,7 +73,7 @@ coll_status_t gpu_split(
         status = create_child(&made, parent, child);
     if (status != COLL_OK)
         return status;
-    job = gpu_job_create(parent);
+    job = gpu_job_create(made != NULL ? made : parent);
     if (job == NULL) {
         gpu_destroy(made);
         return coll_fail(COLL_ERR_MEMORY, "coll_group_split: out of memory");
@@ -126,7 +125,7 @@ coll_status_t gpu_shrink(
     status = create_child(&made, parent, child);
     if (status != COLL_OK)
         return status;
-    job = gpu_job_create(parent);
+    job = gpu_job_create(made);
     if (job != NULL)
         job->excluded = malloc((size_t)n * sizeof(*job->excluded));
     if (job == NULL || job->excluded == NULL) {

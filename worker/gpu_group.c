@@ -39,7 +39,7 @@ coll_status_t gpu_create(struct gpu **out, struct coll_group *g,
     gpu->cu = cu;
     gpu->nccl = nccl;
     gpu->device = device;
-    gpu->is_blocking = true;
+    nccl_config_init(&gpu->config, nccl->version);
     pthread_mutex_init(&gpu->launching, NULL);
     pthread_mutex_init(&gpu->lock, NULL);
     pthread_condattr_init(&attr);
@@ -95,8 +95,9 @@ void gpu_destroy(struct gpu *gpu)
             gpu->cu->event_destroy(gpu->before);
         if (gpu->own != NULL)
             gpu->cu->stream_destroy(gpu->own);
-        if (gpu->scratch != 0)
-            gpu->cu->memory_free(gpu->scratch);
+        for (int i = 0; i < GPU_SCRATCHES; i++)
+            if (gpu->scratch[i] != 0)
+                gpu->cu->memory_free(gpu->scratch[i]);
         if (gpu->stage != 0)
             gpu->cu->memory_free(gpu->stage);
         gpu_leave(gpu->cu, gpu->context, before);

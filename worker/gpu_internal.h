@@ -15,6 +15,10 @@
 /* Devices that one process may have in a call. */
 #define GPU_MANY_MAX 64
 
+/* Sizes of the memory for copies: all that there can be. */
+#define GPU_SCRATCH_MIN 65536
+#define GPU_SCRATCHES 48
+
 /* An operation on a stream that is not known to have ended. */
 struct gpu_op {
     struct gpu_op *next;
@@ -38,15 +42,15 @@ struct gpu {
     struct cu_context *context; /* the device's primary one, retained */
     int rank, size;
     uint64_t name; /* a random number that the ranks have agreed on */
-    bool is_blocking;
     bool must_abort; /* instead of leaving it */
     uint64_t nchildren; /* that were made of it */
+    nccl_config_t config;
+    char net_name[GPU_NET_NAME_SIZE]; /* what config points to */
     pthread_mutex_t launching; /* held while NCCL is called */
     _Atomic bool is_launching;
     struct cu_stream *own; /* of operations with a work */
     struct cu_event *before; /* what such a one waits for */
-    cu_address_t scratch; /* of scratch_bytes */
-    size_t scratch_bytes;
+    cu_address_t scratch[GPU_SCRATCHES]; /* 0, or of GPU_SCRATCH_MIN << i */
     cu_address_t stage; /* of stage_bytes: gpu_stage.c */
     size_t stage_bytes;
     pthread_mutex_t lock; /* of what follows */
@@ -101,8 +105,7 @@ struct gpu_job {
     int nids;
     int *excluded; /* [nexcluded], the job's */
     int nexcluded;
-    nccl_config_t config;
-    char net_name[GPU_NET_NAME_SIZE]; /* what config points to */
+    nccl_config_t config; /* that of the communicator that is made */
     /* Of the result; after gpu_job_wait() was true. */
     nccl_result_t result;
     char error[256];
@@ -113,7 +116,8 @@ struct gpu_job {
     bool is_done;
 };
 
-/* A job with the two libraries and a context, or NULL for lack of memory. */
+/* A job with the two libraries, context and configuration of gpu, or NULL for
+ * lack of memory. */
 struct gpu_job *gpu_job_create(const struct gpu *gpu);
 
 /* Starts it in a thread of its own, or runs it at once if there is none to be
@@ -145,9 +149,16 @@ coll_status_t gpu_meet(struct coll_group *g, struct coll_call *call,
     const coll_gpu_options_t *options, const int *devices, int n,
     struct gpu **out);
 
+/* The configuration of a communicator that a split makes. */
+void gpu_configure_child(struct gpu *gpu, const struct gpu *parent);
+
 /* Waits for the job that makes gpu's communicator, and takes it. */
 coll_status_t gpu_take_made(
     struct gpu *gpu, struct gpu_job *job, const struct coll_call *call);
+
+/* The same of the one that it is made of. */
+coll_status_t gpu_await_parent(
+    struct gpu *parent, struct gpu_job *job, const struct coll_call *call);
 
 /* --- gpu_group.c -----------------------------------------------------------
  */
@@ -217,6 +228,9 @@ coll_status_t gpu_ops_check(const struct nccl_api *nccl, const char *function,
 
 /* The same question, without a sentence. */
 bool gpu_ops_can(const struct nccl_api *nccl, const struct coll_call *call);
+
+/* Does it use memory of the communicator's, once it runs? */
+bool gpu_ops_needs_copy(const struct coll_call *call);
 
 /* Within a group of NCCL's, the launch of a call. */
 nccl_result_t gpu_ops_enqueue(struct gpu *gpu, const struct coll_call *call,

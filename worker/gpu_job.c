@@ -21,7 +21,7 @@ struct gpu_job *gpu_job_create(const struct gpu *gpu)
     job->nccl = gpu->nccl;
     job->context = gpu->context;
     job->refs = 1;
-    nccl_config_init(&job->config, gpu->nccl->version);
+    job->config = gpu->config;
     pthread_mutex_init(&job->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "coll_agent.h"
@@ -391,19 +392,29 @@ static coll_status_t meet_ids(struct meeting *m)
 /* --- The communicator ------------------------------------------------------
  */
 
-static void configure(struct gpu_job *job, const coll_gpu_options_t *options)
+/* NCCL keeps the pointer to the name, and reads it for children, too. */
+static void configure(struct gpu *gpu, const coll_gpu_options_t *options)
 {
-    job->config.blocking = !options->non_blocking;
+    gpu->config.blocking = !options->non_blocking;
     if (options->min_ctas > 0)
-        job->config.minCTAs = options->min_ctas;
+        gpu->config.minCTAs = options->min_ctas;
     if (options->max_ctas > 0)
-        job->config.maxCTAs = options->max_ctas;
+        gpu->config.maxCTAs = options->max_ctas;
     if (options->cga_cluster_size > 0)
-        job->config.cgaClusterSize = options->cga_cluster_size;
+        gpu->config.cgaClusterSize = options->cga_cluster_size;
     if (options->net_name != NULL) {
-        strncpy(job->net_name, options->net_name, sizeof(job->net_name) - 1);
-        job->config.netName = job->net_name;
+        strncpy(gpu->net_name, options->net_name, sizeof(gpu->net_name) - 1);
+        gpu->config.netName = gpu->net_name;
     }
+}
+
+/* A configuration that is given is taken instead of the parent's. */
+void gpu_configure_child(struct gpu *gpu, const struct gpu *parent)
+{
+    gpu->config = parent->config;
+    memcpy(gpu->net_name, parent->net_name, sizeof(gpu->net_name));
+    if (parent->config.netName != NULL)
+        gpu->config.netName = gpu->net_name;
 }
 
 /* The job is done, or its communicator is being made (it does not block). */
@@ -436,9 +447,12 @@ static coll_status_t fail_waiting(struct gpu *gpu, const struct coll_call *call)
     return COLL_OK;
 }
 
-coll_status_t gpu_take_made(
-    struct gpu *gpu, struct gpu_job *job, const struct coll_call *call)
+/* The job is done, and the communicator of gpu is ready: the one that the job
+ * makes (is_made), or its parent. */
+static coll_status_t await_ready(struct gpu *gpu, struct gpu_job *job,
+    const struct coll_call *call, bool is_made)
 {
+    const struct timespec pause = {.tv_nsec = 100 * 1000};
     coll_status_t status = COLL_OK;
     nccl_result_t state = COLL_NCCL_IN_PROGRESS;
 
@@ -447,32 +461,48 @@ coll_status_t gpu_take_made(
             status = fail_waiting(gpu, call);
             continue;
         }
-        gpu->comm = job->comm;
+        if (is_made)
+            gpu->comm = job->comm;
         state = job->result;
         if (state == COLL_NCCL_SUCCESS || state == COLL_NCCL_IN_PROGRESS)
             state = gpu_async_error(gpu);
-        if (state == COLL_NCCL_IN_PROGRESS)
-            status = fail_waiting(gpu, call);
+        if (state != COLL_NCCL_IN_PROGRESS)
+            break;
+        status = fail_waiting(gpu, call);
+        nanosleep(&pause, NULL);
     }
-    if (status == COLL_OK && state == COLL_NCCL_SUCCESS)
-        return COLL_OK;
-    if (status == COLL_OK)
+    if (status == COLL_OK && state != COLL_NCCL_SUCCESS)
         status = fail_making(gpu, job, call, state);
+    return status;
+}
+
+coll_status_t gpu_take_made(
+    struct gpu *gpu, struct gpu_job *job, const struct coll_call *call)
+{
+    coll_status_t status = await_ready(gpu, job, call, true);
+
     /* One that failed while it was made is gone, unless it does not block. */
-    if (job->config.blocking != 0)
+    if (status != COLL_OK && job->config.blocking != 0)
         gpu->comm = NULL;
     return status;
+}
+
+coll_status_t gpu_await_parent(
+    struct gpu *parent, struct gpu_job *job, const struct coll_call *call)
+{
+    return await_ready(parent, job, call, false);
 }
 
 static coll_status_t start_one(
     struct meeting *m, int i, struct gpu *gpu, struct gpu_job **out)
 {
-    struct gpu_job *job = gpu_job_create(gpu);
+    struct gpu_job *job;
 
     gpu->rank = m->g->rank * m->n + i;
     gpu->size = m->g->size * m->n;
     gpu->name = m->hellos[0].name;
-    gpu->is_blocking = !m->options->non_blocking;
+    configure(gpu, m->options);
+    job = gpu_job_create(gpu);
     *out = job;
     if (job == NULL)
         return coll_fail(COLL_ERR_MEMORY, FUNCTION ": out of memory");
@@ -484,7 +514,6 @@ static coll_status_t start_one(
     job->rank = gpu->rank;
     job->size = gpu->size;
     job->run = gpu_job_init;
-    configure(job, m->options);
     gpu_job_start(job);
     return COLL_OK;
 }

@@ -210,26 +210,33 @@ static nccl_result_t scatter(
     return result;
 }
 
-/* A copy of what is in place, which NCCL cannot do; NULL: there is no memory
- * for it. Operations follow each other, so one place is enough. */
+bool gpu_ops_needs_copy(const struct coll_call *call)
+{
+    return call->kind == COLL_KIND_ALL_TO_ALL && call->sendbuf == call->recvbuf;
+}
+
+/*
+ * A copy of what is in place, which NCCL cannot do; NULL: there is no memory
+ * for it. Operations follow each other, so one place is enough; but it is not
+ * freed for a larger one, since streams may have yet to come to its use, and
+ * freeing waits for them. Places of twice the size each are no more than twice
+ * what the largest needs.
+ */
 static const void *copy_of(
     const struct target *t, const void *buf, size_t bytes)
 {
     struct gpu *gpu = t->gpu;
+    cu_address_t *place = gpu->scratch;
+    size_t size = GPU_SCRATCH_MIN;
 
-    if (gpu->scratch_bytes < bytes) {
-        if (gpu->scratch != 0)
-            gpu->cu->memory_free(gpu->scratch);
-        gpu->scratch_bytes = 0;
-        gpu->scratch = 0;
-        if (gpu->cu->memory_alloc(&gpu->scratch, bytes) != COLL_CUDA_SUCCESS)
-            return NULL;
-        gpu->scratch_bytes = bytes;
-    }
-    if (gpu->cu->memory_copy_async(gpu->scratch, (cu_address_t)(uintptr_t)buf,
-            bytes, t->stream) != COLL_CUDA_SUCCESS)
+    for (; size < bytes; size *= 2)
+        place++;
+    if (*place == 0 && gpu->cu->memory_alloc(place, size) != COLL_CUDA_SUCCESS)
         return NULL;
-    return (const void *)(uintptr_t)gpu->scratch;
+    if (gpu->cu->memory_copy_async(*place, (cu_address_t)(uintptr_t)buf, bytes,
+            t->stream) != COLL_CUDA_SUCCESS)
+        return NULL;
+    return (const void *)(uintptr_t)*place;
 }
 
 static nccl_result_t all_to_all(
@@ -239,7 +246,7 @@ static nccl_result_t all_to_all(
     const void *from = call->sendbuf;
     size_t n = call->count;
 
-    if (from == call->recvbuf)
+    if (gpu_ops_needs_copy(call))
         from = copy_of(t, from, n * t->bytes * (size_t)t->size);
     if (from == NULL)
         return COLL_NCCL_UNHANDLED_CUDA_ERROR;

@@ -58,8 +58,8 @@
  *   says which operation it was, and which ranks have not come to it. Buffers
  *   of operations that had not ended are undefined.
  * - In a stream that captures a CUDA graph only calls that wait are possible,
- *   with a communicator that is there already; no time-out watches over what a
- *   graph replays.
+ *   but no all_to_all in place, with a communicator that is there already; no
+ *   time-out watches over what a graph replays.
  */
 #ifndef COLLECTIVE_GPU_H
 #define COLLECTIVE_GPU_H
