@@ -38,7 +38,7 @@ static inline void doubles_open(const char *name)
 
 typedef void gpu_rank_fn(int rank, int size, void *arg);
 
-struct gpu_job {
+struct ranks_job {
     gpu_rank_fn *run;
     void *arg;
     int size;
@@ -64,7 +64,7 @@ static inline void device_leave(int device)
 
 static inline int gpu_rank_main(int local_rank, void *arg)
 {
-    const struct gpu_job *job = arg;
+    const struct ranks_job *job = arg;
     int device;
 
     if (job->is_bare) {
@@ -87,7 +87,7 @@ static inline int gpu_rank_main(int local_rank, void *arg)
 static inline void gpu_ranks_start(
     int size, gpu_rank_fn *run, void *arg, bool is_bare)
 {
-    struct gpu_job job = {run, arg, size, is_bare, NULL};
+    struct ranks_job job = {run, arg, size, is_bare, NULL};
     size_t bytes = (size_t)size * sizeof(*job.reports);
     coll_status_t status;
 
