@@ -15,6 +15,8 @@
  *     op_error:R:N:V   the Nth launch of rank R ends in the asynchronous error
  *                      V (6, a remote error) and runs until it is aborted
  *     op_hang:R:N      the Nth launch of rank R never begins
+ *     launch_hang:R:N  the call of the Nth launch of rank R does not return
+ *                      until it is aborted or revoked by another thread
  *     busy:R:N:V       after its Nth launch a communicator that does not block
  *                      says V (1) times that it is in progress
  *     order:R          rank R finds others' blocks one place too far

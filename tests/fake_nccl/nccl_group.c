@@ -101,6 +101,15 @@ static cu_result_t order(
     return rc;
 }
 
+/* As where NCCL connects to a rank that does not answer: until the communicator
+ * is aborted, or revoked, by another thread. */
+static void hang_in_launch(struct nccl_comm *comm)
+{
+    fake_comm_hold(comm);
+    fake_hang(comm, FAKE_STREAM);
+    fake_comm_release(comm);
+}
+
 /* Takes the launch. */
 static nccl_result_t start(struct launch *launch)
 {
@@ -122,6 +131,11 @@ static nccl_result_t start(struct launch *launch)
         free_launch(launch);
         return fake_error(comm, COLL_NCCL_UNHANDLED_CUDA_ERROR,
             "the stream of an operation: CUDA error %u", rc);
+    }
+    if (fake_fault("launch_hang", comm->rank, comm->launched + 1, NULL)) {
+        hang_in_launch(comm);
+        free_launch(launch);
+        return COLL_NCCL_INTERNAL_ERROR;
     }
     fake_comm_hold(comm);
     pthread_mutex_lock(&comm->lock); /* numbered in the order of the queue */
