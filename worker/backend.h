@@ -130,6 +130,7 @@ struct coll_group {
     _Atomic uint32_t waiters; /* threads that sleep till their turn */
     pthread_mutex_t lock; /* of what follows, and of going to sleep */
     pthread_cond_t turn_came;
+    bool is_looking; /* the turn is coll_group_look()'s */
     uint64_t seq;
     struct coll_work_queue queue;
     struct gpu_many *gpu_many; /* of several devices a rank */
@@ -175,6 +176,12 @@ struct coll_backend {
     /* Tells the other ranks that this one gives up with the calling thread's
      * error sentence. From any thread, but not beside run. */
     void (*give_up)(struct coll_group *g, coll_status_t status);
+    /*
+     * In a turn, while run is not: COLL_OK, or fails because another rank has
+     * failed, or has ended without a word. call is what they may be waited for
+     * in, on a device. NULL: there are no others.
+     */
+    coll_status_t (*look)(struct coll_group *g, const struct coll_call *call);
     /* Has a run() in another thread look at is_aborted. */
     void (*wake)(struct coll_group *g);
     /* In a child that was forked off: closes, and nothing else, what would keep
@@ -235,15 +242,20 @@ uint64_t coll_group_take_turn(struct coll_group *g);
 coll_status_t coll_group_run_in_turn(
     struct coll_group *g, struct coll_call *call, uint64_t turn);
 
+/* Looks what other ranks have said, or whether they are gone, if nobody has the
+ * turn: who has it hears by itself. COLL_OK, or fails with what it is. */
+coll_status_t coll_group_look(
+    struct coll_group *g, const struct coll_call *call);
+
 /* Is an operation running, or waiting for its turn, or a message on its way? */
-bool coll_group_is_busy(const struct coll_group *g);
+bool coll_group_is_busy(struct coll_group *g);
 
 /* Is an operation running, or waiting for its turn? */
-bool coll_group_is_running(const struct coll_group *g);
+bool coll_group_is_running(struct coll_group *g);
 
 /* The same before the group is destroyed: first waits for the end of what
  * coll_abort() has ended, which is a matter of milliseconds. */
-bool coll_group_is_in_use(const struct coll_group *g);
+bool coll_group_is_in_use(struct coll_group *g);
 
 /* The same of all groups of this process. */
 bool coll_groups_are_in_use(void);

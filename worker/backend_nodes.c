@@ -525,6 +525,19 @@ static void nodes_give_up(struct coll_group *g, coll_status_t status)
         tcp_net_fail(s->net, g->seq, status);
 }
 
+static coll_status_t nodes_look(
+    struct coll_group *g, const struct coll_call *call)
+{
+    struct nodes_state *s = g->state;
+    coll_status_t status = COLL_OK;
+
+    if (s != NULL && s->local != NULL)
+        status = shm_check_alive(s->local->state, call);
+    if (status == COLL_OK && s != NULL && s->net != NULL)
+        status = tcp_look(s->net, call);
+    return status;
+}
+
 static void nodes_wake(struct coll_group *g)
 {
     struct nodes_state *s = g->state;
@@ -558,6 +571,7 @@ const struct coll_backend coll_backend_nodes = {
     .destroy = nodes_destroy,
     .run = nodes_run,
     .give_up = nodes_give_up,
+    .look = nodes_look,
     .wake = nodes_wake,
     .after_fork = nodes_after_fork,
 };

@@ -175,6 +175,12 @@ static void shm_give_up(struct coll_group *g, coll_status_t status)
     shm_announce_failure(g->state, status, SHM_HAD_GROUP);
 }
 
+static coll_status_t look_for_others(
+    struct coll_group *g, const struct coll_call *call)
+{
+    return shm_check_alive(g->state, call);
+}
+
 static void shm_look_up(struct coll_group *g)
 {
     shm_wake_all(g->state);
@@ -187,5 +193,6 @@ const struct coll_backend coll_backend_shm = {
     .destroy = shm_destroy,
     .run = shm_run,
     .give_up = shm_give_up,
+    .look = look_for_others,
     .wake = shm_look_up,
 };

@@ -105,6 +105,13 @@ static void give_up(struct coll_group *g, coll_status_t status)
         tcp_net_fail(s->net, g->seq, status);
 }
 
+static coll_status_t look(struct coll_group *g, const struct coll_call *call)
+{
+    struct tcp_state *s = g->state;
+
+    return s == NULL ? COLL_OK : tcp_look(s->net, call);
+}
+
 static void wake(struct coll_group *g)
 {
     struct tcp_state *s = g->state;
@@ -130,6 +137,7 @@ const struct coll_backend coll_backend_tcp = {
     .destroy = tcp_destroy,
     .run = run,
     .give_up = give_up,
+    .look = look,
     .wake = wake,
     .after_fork = after_fork,
 };

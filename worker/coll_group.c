@@ -27,6 +27,9 @@
  * deadline overflows. */
 #define TIMEOUT_MAX_MS ((int64_t)1000 * 1000 * 1000 * 1000)
 
+/* How long what was aborted may take to end. */
+#define ABORTED_MS 10000
+
 #define MAGIC_ALIVE 0x67727570u
 #define MAGIC_DEAD 0x64656164u
 
@@ -262,23 +265,31 @@ uint64_t coll_group_take_turn(struct coll_group *g)
     return atomic_fetch_add(&g->next_turn, 1);
 }
 
-bool coll_group_is_running(const struct coll_group *g)
+bool coll_group_is_running(struct coll_group *g)
 {
-    return atomic_load(&g->turn) != atomic_load(&g->next_turn);
+    uint64_t turns;
+
+    pthread_mutex_lock(&g->lock);
+    turns = atomic_load(&g->next_turn) - atomic_load(&g->turn);
+    turns -= g->is_looking;
+    pthread_mutex_unlock(&g->lock);
+    return turns != 0;
 }
 
-bool coll_group_is_busy(const struct coll_group *g)
+bool coll_group_is_busy(struct coll_group *g)
 {
     return coll_group_is_running(g) || atomic_load(&g->messages) > 0;
 }
 
-bool coll_group_is_in_use(const struct coll_group *g)
+bool coll_group_is_in_use(struct coll_group *g)
 {
     const struct timespec pause = {.tv_nsec = 50 * 1000};
+    uint64_t deadline_ns = clock_deadline_ns(ABORTED_MS);
 
-    /* What was aborted ends by itself, and nobody may be left to wait for it.
-     */
-    while (atomic_load(&g->is_aborted) && coll_group_is_busy(g))
+    /* What was aborted ends by itself, and nobody may be left to wait for it;
+     * but for a call that a library does not come back from. */
+    while (atomic_load(&g->is_aborted) && coll_group_is_busy(g) &&
+           clock_now_ns() < deadline_ns)
         nanosleep(&pause, NULL);
     if (coll_group_is_busy(g))
         return true;
@@ -310,6 +321,34 @@ static void tell_when_idle(struct coll_group *g)
         tell_in_turn(g);
         end_turn(g);
     }
+}
+
+coll_status_t coll_group_look(
+    struct coll_group *g, const struct coll_call *call)
+{
+    uint64_t turn;
+    coll_status_t status;
+
+    if (g->backend->look == NULL)
+        return COLL_OK;
+    pthread_mutex_lock(&g->lock);
+    turn = atomic_load(&g->turn);
+    g->is_looking = atomic_compare_exchange_strong(
+        &g->next_turn, &(uint64_t){turn}, turn + 1);
+    if (!g->is_looking) {
+        pthread_mutex_unlock(&g->lock);
+        return COLL_OK;
+    }
+    pthread_mutex_unlock(&g->lock);
+    status = g->backend->look(g, call);
+    tell_in_turn(g);
+    pthread_mutex_lock(&g->lock);
+    g->is_looking = false;
+    atomic_fetch_add(&g->turn, 1);
+    pthread_cond_broadcast(&g->turn_came);
+    pthread_mutex_unlock(&g->lock);
+    tell_when_idle(g);
+    return status;
 }
 
 /* Runs a call between two marks in the recorder. */

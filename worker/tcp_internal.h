@@ -150,6 +150,10 @@ coll_status_t tcp_exchange_any(struct tcp_net *net,
  * the call cannot succeed any more. */
 coll_status_t tcp_check(struct tcp_net *net, const struct coll_call *call);
 
+/* Takes in the news between two calls, for one that runs elsewhere: fails if a
+ * rank has failed, or has ended and has not said that it leaves. */
+coll_status_t tcp_look(struct tcp_net *net, const struct coll_call *call);
+
 /* --- tcp_agree.c ---------------------------------------------------------- */
 
 /* What ranks give each other along with an agreement: blocks of equal length,

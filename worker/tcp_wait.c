@@ -280,6 +280,21 @@ coll_status_t tcp_check(struct tcp_net *net, const struct coll_call *call)
     return status;
 }
 
+/* What is on a device may be behind a rank's last word, and before its failure
+ * in a later operation. */
+coll_status_t tcp_look(struct tcp_net *net, const struct coll_call *call)
+{
+    for (int i = 0; i < net->nlinks; i++) {
+        struct tcp_link *link = &net->links[i];
+
+        take_news(net, link, call);
+        if (link->failure != COLL_OK ||
+            (link->ended_ns != 0 && !link->has_left))
+            return fail_ended(net, link, call);
+    }
+    return COLL_OK;
+}
+
 /* --- Moving --------------------------------------------------------------- */
 
 /* Moves what can be moved without waiting; whether that was anything. */
