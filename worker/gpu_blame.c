@@ -23,6 +23,9 @@
 #define PATIENCE_MS 2000
 #define PAUSE_MS 50
 
+/* A store that does not answer: so much more in all. */
+#define STORE_MS 500
+
 /* In a large group so many ask, or the store would have much to do. */
 #define LARGE 512
 #define ASKERS 8
@@ -37,44 +40,52 @@ struct board {
     uint64_t deadline_ns;
 };
 
-static bool is_there(const struct board *b, int first, int n)
+/* 1, 0, or that the store does not say. */
+static int is_there(const struct board *b, int first, int n)
 {
     struct err e = {0};
     bool are_all = false;
+    int rc = coll_store_do_check(
+        b->store, &b->pointers[first], (size_t)n, &are_all, b->deadline_ns, &e);
 
-    return coll_store_do_check(b->store, &b->pointers[first], (size_t)n,
-               &are_all, clock_deadline_ns(PATIENCE_MS), &e) == 0 &&
-           are_all;
+    return rc < 0 ? rc : are_all;
 }
 
-static void await_all(const struct board *b)
+/* Waits until all are there, for a while. */
+static bool await_all(const struct board *b)
 {
     const struct timespec pause = {.tv_nsec = PAUSE_MS * 1000 * 1000};
+    uint64_t until_ns = clock_deadline_ns(PATIENCE_MS);
+    int rc;
 
-    while (!is_there(b, 0, b->size) && clock_now_ns() < b->deadline_ns)
+    while ((rc = is_there(b, 0, b->size)) == 0 && clock_now_ns() < until_ns)
         nanosleep(&pause, NULL);
+    return rc >= 0;
 }
 
-/* Marks those that have said nothing, and returns how many. */
-static int find_missing(const struct board *b, bool *missing)
+/* Marks those that have said nothing, and counts them. */
+static bool find_missing(const struct board *b, bool *missing, int *nmissing)
 {
-    int n = 0;
-
     for (int r = 0; r < b->size; r++) {
-        missing[r] = !is_there(b, r, 1);
-        n += missing[r];
+        int rc = is_there(b, r, 1);
+
+        if (rc < 0)
+            return false;
+        missing[r] = rc == 0;
+        *nmissing += missing[r];
     }
-    return n;
+    return true;
 }
 
 /* False: it cannot be said. */
 static bool ask(struct gpu *gpu, const char *name, bool *missing, int *nmissing)
 {
     const struct coll_job *job = coll_job();
+    const struct coll_group *g = gpu->group;
     struct board b = {
         .store = job->store,
-        .size = gpu->size,
-        .deadline_ns = clock_deadline_ns(PATIENCE_MS),
+        .size = g->size,
+        .deadline_ns = clock_deadline_ns(PATIENCE_MS + STORE_MS),
     };
     struct err e = {0};
     bool is_known = false;
@@ -90,17 +101,26 @@ static bool ask(struct gpu *gpu, const char *name, bool *missing, int *nmissing)
             b.pointers[r] = b.keys[r];
         }
         is_known =
-            coll_store_do_set(b.store, b.keys[gpu->rank],
+            coll_store_do_set(b.store, b.keys[g->rank],
                 store_bytes(name, strlen(name)), b.deadline_ns, &e) == 0 &&
-            (b.size <= LARGE || gpu->rank < ASKERS);
+            (b.size <= LARGE || g->rank < ASKERS);
     }
-    if (is_known) {
-        await_all(&b);
-        *nmissing = find_missing(&b, missing);
-    }
+    is_known = is_known && await_all(&b) && find_missing(&b, missing, nmissing);
     free(b.keys);
     free(b.pointers);
     return is_known;
+}
+
+/* A message waits for one other rank, whoever else has nothing to wait for. */
+static void forget_others(
+    const struct coll_call *call, bool *missing, int size, int *nmissing)
+{
+    if ((call->kind != COLL_KIND_SEND && call->kind != COLL_KIND_RECV) ||
+        call->nmany != 1)
+        return;
+    *nmissing = missing[call->root];
+    for (int r = 0; r < size; r++)
+        missing[r] &= r == call->root;
 }
 
 coll_status_t gpu_blame(struct gpu *gpu, const struct coll_call *call)
@@ -108,16 +128,17 @@ coll_status_t gpu_blame(struct gpu *gpu, const struct coll_call *call)
     char name[64];
     char ranks[128];
     int nmissing = 0;
-    bool *missing = calloc((size_t)gpu->size, sizeof(*missing));
+    int size = gpu->group->size;
+    bool *missing = calloc((size_t)size, sizeof(*missing));
     bool is_known;
     double seconds = (double)call->timeout_ms / 1000.0;
 
     coll_call_text(name, sizeof(name), call);
     is_known = missing != NULL && ask(gpu, name, missing, &nmissing);
-    /* Messages concern one other rank each. */
+    if (is_known)
+        forget_others(call, missing, size, &nmissing);
     if (is_known && nmissing > 0) {
-        coll_ranks_text(
-            ranks, sizeof(ranks), missing, gpu->size, gpu->group->names);
+        coll_ranks_text(ranks, sizeof(ranks), missing, size, gpu->group->names);
         coll_fail(COLL_ERR_TIMEOUT,
             "timed out after %.1f s in %s on GPU %d waiting for %s", seconds,
             name, gpu->device, ranks);

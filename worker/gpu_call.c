@@ -235,10 +235,14 @@ coll_status_t gpu_send_recv(struct coll_group *g, struct coll_call *call)
             "ranks call coll_gpu_connect() before",
             coll_kind_name(call->kind));
     stream = call->work != NULL ? gpu->own : atomic_load(&g->gpu_stream);
+    atomic_fetch_add(&g->messages, 1);
     status = gpu_launch(&gpu, &stream, call, 1);
     if (status != COLL_OK)
         coll_group_give_up(g, status);
-    return status == COLL_OK ? COLL_OK : coll_group_check(g);
+    if (status != COLL_OK)
+        status = coll_group_check(g);
+    atomic_fetch_sub(&g->messages, 1);
+    return status;
 }
 
 coll_status_t gpu_order(

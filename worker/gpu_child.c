@@ -26,28 +26,30 @@ static coll_status_t create_child(
     return COLL_OK;
 }
 
-/* Runs the job and gives what it makes to the child, NULL if this rank is in
- * none. Takes the job. */
+/* Runs the job, in which all ranks of g take part, and gives what it makes to
+ * the child, NULL if this rank is in none. Takes the job. */
 static coll_status_t make_child(struct gpu *parent, struct gpu_job *job,
-    struct gpu *made, const struct coll_call *call)
+    struct gpu *made, struct coll_group *g, const struct coll_call *call)
 {
     coll_status_t status = COLL_OK;
 
+    gpu_hold(parent);
     job->parent = parent->comm;
-    pthread_mutex_lock(&parent->launching);
     gpu_job_start(job);
     if (made != NULL)
-        status = gpu_take_made(made, job, call);
-    if (status == COLL_OK)
-        status = gpu_await_parent(parent, job, call);
-    pthread_mutex_unlock(&parent->launching);
+        status = gpu_take_made(made, job, g, call, false);
+    if (status == COLL_OK && !parent->must_abort)
+        status = gpu_await_parent(parent, job, g, call);
+    gpu_let_go(parent);
     if (status == COLL_OK && made != NULL)
         status = gpu_watch_start(made);
+    if (status != COLL_OK)
+        coll_group_give_up(g, status); /* the others may wait for this rank */
     if (status == COLL_OK && made != NULL) {
         atomic_store_explicit(&made->group->gpu, made, memory_order_release);
     } else if (made != NULL) {
         gpu_abort(made);
-        gpu_discard(made, job);
+        gpu_discard(made, job, GPU_DISCARD_MS);
     }
     gpu_job_release(job);
     return status;
@@ -81,7 +83,7 @@ coll_status_t gpu_split(
     job->run = gpu_job_split;
     job->color = child == NULL ? COLL_NCCL_SPLIT_NO_COLOR : color;
     job->key = key;
-    return make_child(parent, job, made, &call);
+    return make_child(parent, job, made, g, &call);
 }
 
 /* What all ranks of child find: is the communicator there, and has nothing
@@ -140,5 +142,5 @@ coll_status_t gpu_shrink(
      * that was shrunk so can only be aborted: its end would wait for them. */
     job->flags = is_well ? COLL_NCCL_SHRINK_DEFAULT : COLL_NCCL_SHRINK_ABORT;
     parent->must_abort |= !is_well;
-    return make_child(parent, job, made, &call);
+    return make_child(parent, job, made, child, &call);
 }

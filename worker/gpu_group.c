@@ -157,10 +157,10 @@ static void keep(struct gpu *gpu)
     pthread_mutex_unlock(&lock);
 }
 
-void gpu_discard(struct gpu *gpu, struct gpu_job *job)
+void gpu_discard(struct gpu *gpu, struct gpu_job *job, int64_t wait_ms)
 {
     struct gpu_job *ending = gpu->ending;
-    uint64_t deadline_ns = clock_deadline_ns(LEAVE_MS);
+    uint64_t deadline_ns = clock_deadline_ns(wait_ms);
     bool is_over = (job == NULL || gpu_job_wait(job, deadline_ns)) &&
                    (ending == NULL || gpu_job_wait(ending, deadline_ns));
 
@@ -184,7 +184,7 @@ void gpu_end(struct gpu *const *gpus, int n)
         jobs[i] = start_leaving(gpus[i]);
     }
     for (int i = 0; i < n; i++) {
-        gpu_discard(gpus[i], jobs[i]);
+        gpu_discard(gpus[i], jobs[i], LEAVE_MS);
         gpu_job_release(jobs[i]);
     }
 }
@@ -240,14 +240,35 @@ coll_status_t coll_gpu_set_stream(coll_group_t *group, void *stream)
     return status;
 }
 
-coll_status_t coll_gpu_synchronize(coll_group_t *group, int64_t timeout_ms)
+static coll_status_t synchronize(struct coll_group *g, int64_t timeout_ms)
 {
     const struct timespec pause = {.tv_nsec = 20 * 1000};
+    uint64_t deadline_ns =
+        timeout_ms > 0 ? clock_deadline_ns(timeout_ms) : UINT64_MAX;
+    uint64_t broken_ns = 0;
+
+    while (gpu_advance(g)) {
+        uint64_t now_ns = clock_now_ns();
+
+        if (now_ns >= deadline_ns)
+            return coll_fail(COLL_ERR_TIMEOUT,
+                "coll_gpu_synchronize: not done after %.3f s; it goes on",
+                (double)timeout_ms / 1000.0);
+        /* What does not end then is in a call of NCCL that does not return. */
+        if (broken_ns == 0 && coll_group_check(g) != COLL_OK)
+            broken_ns = now_ns;
+        if (broken_ns != 0 && now_ns > broken_ns + LEAVE_MS * CLOCK_NS_PER_MS)
+            break;
+        nanosleep(&pause, NULL);
+    }
+    return coll_group_check(g);
+}
+
+coll_status_t coll_gpu_synchronize(coll_group_t *group, int64_t timeout_ms)
+{
     coll_status_t status = COLL_OK;
     struct coll_group *g =
         coll_group_get(group, "coll_gpu_synchronize", &status);
-    uint64_t deadline_ns =
-        timeout_ms > 0 ? clock_deadline_ns(timeout_ms) : UINT64_MAX;
 
     if (g == NULL)
         return status;
@@ -255,14 +276,10 @@ coll_status_t coll_gpu_synchronize(coll_group_t *group, int64_t timeout_ms)
         return coll_fail(COLL_ERR_ARGUMENT,
             "coll_gpu_synchronize: timeout_ms is %lld, it must not be negative",
             (long long)timeout_ms);
-    while (gpu_advance(g)) {
-        if (clock_now_ns() >= deadline_ns)
-            return coll_fail(COLL_ERR_TIMEOUT,
-                "coll_gpu_synchronize: not done after %.3f s; it goes on",
-                (double)timeout_ms / 1000.0);
-        nanosleep(&pause, NULL);
-    }
-    return coll_group_check(g);
+    atomic_fetch_add(&g->drivers, 1); /* it stays till the end of this */
+    status = synchronize(g, timeout_ms);
+    atomic_fetch_sub(&g->drivers, 1);
+    return status;
 }
 
 bool gpu_advance(struct coll_group *g)

@@ -59,10 +59,12 @@ struct gpu {
     struct gpu_op *spare;
     uint64_t since_ns; /* the first one is the first one since then */
     struct gpu_job *ending; /* the abort, once comm is NULL */
+    bool wants_abort; /* a launch has failed half-way */
     pthread_cond_t changed; /* the watchdog has something to do */
     pthread_t watchdog;
     bool has_watchdog;
     bool is_ending;
+    uint64_t looked_ns; /* the watchdog's: when it looked for the others */
 };
 
 /* --- gpu_device.c ----------------------------------------------------------
@@ -152,13 +154,14 @@ coll_status_t gpu_meet(struct coll_group *g, struct coll_call *call,
 /* The configuration of a communicator that a split makes. */
 void gpu_configure_child(struct gpu *gpu, const struct gpu *parent);
 
-/* Waits for the job that makes gpu's communicator, and takes it. */
-coll_status_t gpu_take_made(
-    struct gpu *gpu, struct gpu_job *job, const struct coll_call *call);
+/* Waits for the job that makes gpu's communicator, and takes it. All ranks of
+ * the group take part; has_turn: call has its turn in it. */
+coll_status_t gpu_take_made(struct gpu *gpu, struct gpu_job *job,
+    struct coll_group *g, const struct coll_call *call, bool has_turn);
 
-/* The same of the one that it is made of. */
-coll_status_t gpu_await_parent(
-    struct gpu *parent, struct gpu_job *job, const struct coll_call *call);
+/* The same of the one that it is made of; without a turn. */
+coll_status_t gpu_await_parent(struct gpu *parent, struct gpu_job *job,
+    struct coll_group *g, const struct coll_call *call);
 
 /* --- gpu_group.c -----------------------------------------------------------
  */
@@ -172,8 +175,13 @@ void gpu_destroy(struct gpu *gpu);
 /* Waits for their operations, leaves the communicators and frees all. */
 void gpu_end(struct gpu *const *gpus, int n);
 
-/* One whose communicator could not be made, by a job that may not be done. */
-void gpu_discard(struct gpu *gpu, struct gpu_job *job);
+/* Frees one when the job, and its abort, are done, by then; else it is kept, as
+ * what they use. */
+void gpu_discard(struct gpu *gpu, struct gpu_job *job, int64_t wait_ms);
+
+/* How long that of one may take which could not be made. Nothing but another
+ * rank ends a call that makes a communicator which blocks. */
+#define GPU_DISCARD_MS 500
 
 /* The group's communicator, NULL if it has none (yet). */
 struct gpu *gpu_of(struct coll_group *g);
@@ -204,6 +212,10 @@ coll_status_t gpu_selftest(struct gpu *gpu, const struct coll_call *call);
 /* Puts a call on each of n streams, in one launch. */
 coll_status_t gpu_launch(struct gpu *const *gpus, struct cu_stream *const *on,
     const struct coll_call *calls, int n);
+
+/* Around calls of NCCL with the communicator, which is not freed meanwhile. */
+void gpu_hold(struct gpu *gpu);
+void gpu_let_go(struct gpu *gpu);
 
 /* As gpu_advance(), of one. */
 bool gpu_reap(struct gpu *gpu);

@@ -53,8 +53,9 @@ static void *thread_main(void *arg)
     struct gpu_job *job = arg;
     nccl_result_t result;
 
-    job->cu->context_set(job->context);
-    result = job->run(job);
+    result = COLL_NCCL_UNHANDLED_CUDA_ERROR;
+    if (job->cu->context_set(job->context) == COLL_CUDA_SUCCESS)
+        result = job->run(job);
     job->cu->context_set(NULL);
     pthread_mutex_lock(&job->lock);
     job->result = result;

@@ -15,7 +15,9 @@
 #include "coll_work.h"
 #include "rendezvous/base/clock.h"
 
-/* How long a launch that is under way may take to end after a revocation. */
+/* How long a call that is under way may take to end by itself, and after a
+ * revocation. */
+#define HOLD_MS 100
 #define REVOKE_MS 1000
 
 /* What an abort gets before the works of what it ends are given back. */
@@ -172,36 +174,61 @@ bool gpu_reap(struct gpu *gpu)
 
 void gpu_fail_all(struct gpu *gpu)
 {
-    coll_status_t status = coll_group_check(gpu->group);
     struct gpu_op *op;
     bool is_left;
 
+    /* What one of its functions does changes the sentence. */
     while ((op = take_ended(gpu, true, &is_left)) != NULL)
-        end_op(gpu, op, status);
+        end_op(gpu, op, coll_group_check(gpu->group));
 }
 
 /* --- The end of a communicator ---------------------------------------------
  */
 
-/* A launch that is under way would find its communicator freed. */
-static void revoke(struct gpu *gpu, struct nccl_comm *comm)
+void gpu_hold(struct gpu *gpu)
+{
+    pthread_mutex_lock(&gpu->launching);
+    atomic_store(&gpu->is_launching, true); /* before it looks at comm */
+}
+
+void gpu_let_go(struct gpu *gpu)
+{
+    atomic_store(&gpu->is_launching, false);
+    pthread_mutex_unlock(&gpu->launching);
+}
+
+static bool is_let_go(struct gpu *gpu, uint64_t deadline_ns)
 {
     const struct timespec pause = {.tv_nsec = 1000 * 1000};
-    uint64_t deadline_ns = clock_deadline_ns(REVOKE_MS);
+
+    while (atomic_load(&gpu->is_launching)) {
+        if (clock_now_ns() >= deadline_ns)
+            return false;
+        nanosleep(&pause, NULL);
+    }
+    return true;
+}
+
+/* A call that is under way would find its communicator freed; but where NCCL
+ * cannot revoke, only the abort gets it out. */
+static void get_out(struct gpu *gpu, struct nccl_comm *comm)
+{
+    uint64_t deadline_ns;
     struct gpu_job *job;
 
-    if (!atomic_load(&gpu->is_launching) || gpu->nccl->comm_revoke == NULL)
+    if (is_let_go(gpu, clock_deadline_ns(HOLD_MS)) ||
+        gpu->nccl->comm_revoke == NULL)
         return;
     job = gpu_job_create(gpu);
     if (job == NULL)
         return;
     job->run = gpu_job_revoke;
     job->comm = comm;
+    deadline_ns = clock_deadline_ns(REVOKE_MS);
     gpu_job_start(job);
     gpu_job_wait(job, deadline_ns);
     gpu_job_release(job);
-    while (atomic_load(&gpu->is_launching) && clock_now_ns() < deadline_ns)
-        nanosleep(&pause, NULL);
+    is_let_go(gpu, deadline_ns);
 }
 
 void gpu_abort(struct gpu *gpu)
@@ -211,11 +238,12 @@ void gpu_abort(struct gpu *gpu)
 
     pthread_mutex_lock(&gpu->lock);
     comm = gpu->comm;
-    gpu->comm = NULL;
+    gpu->comm = NULL; /* before it looks at is_launching */
+    gpu->wants_abort = false;
     pthread_mutex_unlock(&gpu->lock);
     if (comm == NULL)
         return;
-    revoke(gpu, comm);
+    get_out(gpu, comm);
     job = gpu_job_create(gpu);
     if (job == NULL)
         return;
@@ -395,6 +423,15 @@ static coll_status_t run(struct launch *launches, int n)
     return status;
 }
 
+/* What of it is on a stream may wait for other ranks for ever. */
+static void ask_for_abort(struct gpu *gpu)
+{
+    pthread_mutex_lock(&gpu->lock);
+    gpu->wants_abort = gpu->comm != NULL;
+    pthread_cond_signal(&gpu->changed);
+    pthread_mutex_unlock(&gpu->lock);
+}
+
 coll_status_t gpu_launch(struct gpu *const *gpus, struct cu_stream *const *on,
     const struct coll_call *calls, int n)
 {
@@ -411,8 +448,7 @@ coll_status_t gpu_launch(struct gpu *const *gpus, struct cu_stream *const *on,
     for (int i = 0; i < n; i++) {
         launches[i] =
             (struct launch){.gpu = gpus[i], .call = &calls[i], .stream = on[i]};
-        pthread_mutex_lock(&gpus[i]->launching);
-        atomic_store(&gpus[i]->is_launching, true);
+        gpu_hold(gpus[i]);
     }
     status = coll_group_check(gpus[0]->group);
     if (status == COLL_OK)
@@ -427,8 +463,9 @@ coll_status_t gpu_launch(struct gpu *const *gpus, struct cu_stream *const *on,
                 launches[i].op->ticket, status, launches[i].op->entered_ns);
             withdraw(gpus[i], launches[i].op);
         }
-        atomic_store(&gpus[i]->is_launching, false);
-        pthread_mutex_unlock(&gpus[i]->launching);
+        gpu_let_go(gpus[i]);
+        if (status != COLL_OK)
+            ask_for_abort(gpus[i]);
     }
     gpu_leave(gpus[0]->cu, gpus[n - 1]->context, before);
     if (n > 1)

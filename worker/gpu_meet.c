@@ -25,6 +25,9 @@
 
 #define FUNCTION "coll_gpu_connect"
 
+/* While NCCL makes a communicator, so often is asked whether it still can. */
+#define WAIT_MS 5
+
 /* Ranks for each unique id: whom an id names serves so many others, one after
  * the other. PyTorch has the same number. */
 #define RANKS_PER_ID 128
@@ -429,14 +432,16 @@ static coll_status_t fail_making(struct gpu *gpu, const struct gpu_job *job,
     return coll_fail(status, "%.200s; %s", coll_last_error(), hint);
 }
 
-static coll_status_t fail_waiting(struct gpu *gpu, const struct coll_call *call)
+/* Is there a reason to wait no longer? */
+static coll_status_t fail_waiting(const struct gpu *gpu, struct coll_group *g,
+    const struct coll_call *call, bool has_turn)
 {
     char name[64];
-    struct coll_group *g = gpu->group;
+    coll_status_t status = coll_group_check(g);
 
+    if (status != COLL_OK)
+        return status;
     coll_call_text(name, sizeof(name), call);
-    if (atomic_load(&g->is_aborted) || g->failure != COLL_OK)
-        return coll_group_check(g);
     if (coll_agent_is_told())
         return coll_agent_fail(name);
     if (clock_now_ns() > call->deadline_ns)
@@ -444,53 +449,53 @@ static coll_status_t fail_waiting(struct gpu *gpu, const struct coll_call *call)
             "timed out after %.1f s in %s: NCCL was making a communicator of "
             "%d ranks; NCCL_DEBUG=INFO says how far it came",
             (double)call->timeout_ms / 1000.0, name, gpu->size);
-    return COLL_OK;
+    if (!has_turn)
+        return coll_group_look(g, call);
+    return g->backend->look == NULL ? COLL_OK : g->backend->look(g, call);
 }
 
 /* The job is done, and the communicator of gpu is ready: the one that the job
  * makes (is_made), or its parent. */
 static coll_status_t await_ready(struct gpu *gpu, struct gpu_job *job,
-    const struct coll_call *call, bool is_made)
+    struct coll_group *g, const struct coll_call *call, bool has_turn,
+    bool is_made)
 {
-    const struct timespec pause = {.tv_nsec = 100 * 1000};
+    const struct timespec pause = {.tv_nsec = 1000 * 1000};
     coll_status_t status = COLL_OK;
     nccl_result_t state = COLL_NCCL_IN_PROGRESS;
 
-    while (status == COLL_OK && state == COLL_NCCL_IN_PROGRESS) {
-        if (!gpu_job_wait(job, clock_deadline_ns(5))) {
-            status = fail_waiting(gpu, call);
-            continue;
+    while (status == COLL_OK && !gpu_job_wait(job, clock_deadline_ns(WAIT_MS)))
+        status = fail_waiting(gpu, g, call, has_turn);
+    /* Of a call that has not returned there is nothing to take, nor to abort.
+     */
+    if (status != COLL_OK)
+        return status;
+    if (is_made)
+        gpu->comm = job->comm;
+    state = job->result;
+    while (status == COLL_OK &&
+           (state == COLL_NCCL_SUCCESS || state == COLL_NCCL_IN_PROGRESS)) {
+        state = gpu_async_error(gpu);
+        if (state == COLL_NCCL_SUCCESS)
+            return COLL_OK;
+        if (state == COLL_NCCL_IN_PROGRESS) {
+            nanosleep(&pause, NULL);
+            status = fail_waiting(gpu, g, call, has_turn);
         }
-        if (is_made)
-            gpu->comm = job->comm;
-        state = job->result;
-        if (state == COLL_NCCL_SUCCESS || state == COLL_NCCL_IN_PROGRESS)
-            state = gpu_async_error(gpu);
-        if (state != COLL_NCCL_IN_PROGRESS)
-            break;
-        status = fail_waiting(gpu, call);
-        nanosleep(&pause, NULL);
     }
-    if (status == COLL_OK && state != COLL_NCCL_SUCCESS)
-        status = fail_making(gpu, job, call, state);
-    return status;
+    return status != COLL_OK ? status : fail_making(gpu, job, call, state);
 }
 
-coll_status_t gpu_take_made(
-    struct gpu *gpu, struct gpu_job *job, const struct coll_call *call)
+coll_status_t gpu_take_made(struct gpu *gpu, struct gpu_job *job,
+    struct coll_group *g, const struct coll_call *call, bool has_turn)
 {
-    coll_status_t status = await_ready(gpu, job, call, true);
-
-    /* One that failed while it was made is gone, unless it does not block. */
-    if (status != COLL_OK && job->config.blocking != 0)
-        gpu->comm = NULL;
-    return status;
+    return await_ready(gpu, job, g, call, has_turn, true);
 }
 
-coll_status_t gpu_await_parent(
-    struct gpu *parent, struct gpu_job *job, const struct coll_call *call)
+coll_status_t gpu_await_parent(struct gpu *parent, struct gpu_job *job,
+    struct coll_group *g, const struct coll_call *call)
 {
-    return await_ready(parent, job, call, false);
+    return await_ready(parent, job, g, call, false, false);
 }
 
 static coll_status_t start_one(
@@ -531,13 +536,13 @@ static coll_status_t make(struct meeting *m, struct gpu **out)
             status = start_one(m, i, out[i], &jobs[i]);
     }
     for (int i = 0; status == COLL_OK && i < m->n; i++)
-        status = gpu_take_made(out[i], jobs[i], m->call);
+        status = gpu_take_made(out[i], jobs[i], m->g, m->call, true);
     for (int i = 0; status == COLL_OK && i < m->n; i++)
         status = gpu_watch_start(out[i]);
     for (int i = 0; i < m->n; i++) {
         if (status != COLL_OK && out[i] != NULL) {
             gpu_abort(out[i]);
-            gpu_discard(out[i], jobs[i]);
+            gpu_discard(out[i], jobs[i], GPU_DISCARD_MS);
             out[i] = NULL;
         }
         gpu_job_release(jobs[i]);

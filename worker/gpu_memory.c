@@ -198,11 +198,11 @@ coll_status_t coll_gpu_register(
             handle == NULL ? "%s: handle is NULL"
                            : "%s: buf is not on the communicator's GPU",
             function);
-    pthread_mutex_lock(&gpu->launching);
+    gpu_hold(gpu);
     before = gpu_enter(gpu->cu, gpu->context);
     result = gpu->nccl->comm_register(gpu->comm, buf, bytes, handle);
     gpu_leave(gpu->cu, gpu->context, before);
-    pthread_mutex_unlock(&gpu->launching);
+    gpu_let_go(gpu);
     return conclude(gpu, function, result);
 }
 
@@ -215,8 +215,8 @@ coll_status_t coll_gpu_deregister(coll_group_t *group, void *handle)
 
     if (status != COLL_OK)
         return status;
-    pthread_mutex_lock(&gpu->launching);
+    gpu_hold(gpu);
     result = gpu->nccl->comm_deregister(gpu->comm, handle);
-    pthread_mutex_unlock(&gpu->launching);
+    gpu_let_go(gpu);
     return conclude(gpu, function, result);
 }

@@ -15,6 +15,10 @@
 /* Works that nobody waits for end, and failures are noticed, so late. */
 #define PERIOD_MS 2
 
+/* What takes longer may wait for a rank that has failed: so often the back end
+ * of host memory is asked. */
+#define LOOK_MS 100
+
 /* The oldest operation, if it is late or there is anything else about it;
  * what it is goes to *call. */
 static bool oldest(struct gpu *gpu, struct coll_call *call, uint64_t *since_ns)
@@ -58,6 +62,19 @@ cu_result_t gpu_device_error(struct gpu *gpu)
     return rc == COLL_CUDA_NOT_READY ? COLL_CUDA_SUCCESS : rc;
 }
 
+/* Ranks that give up, or end, say so to the back end of host memory. */
+static coll_status_t look_for_others(
+    struct gpu *gpu, const struct coll_call *call, uint64_t since_ns)
+{
+    uint64_t now_ns = clock_now_ns();
+    uint64_t from_ns = gpu->looked_ns > since_ns ? gpu->looked_ns : since_ns;
+
+    if (now_ns < from_ns + LOOK_MS * CLOCK_NS_PER_MS)
+        return COLL_OK;
+    gpu->looked_ns = now_ns;
+    return coll_group_look(gpu->group, call);
+}
+
 static coll_status_t look(
     struct gpu *gpu, const struct coll_call *call, uint64_t since_ns)
 {
@@ -85,15 +102,18 @@ static coll_status_t look(
     if (clock_now_ns() >
         since_ns + (uint64_t)call->timeout_ms * CLOCK_NS_PER_MS)
         return gpu_blame(gpu, call);
-    return COLL_OK;
+    return look_for_others(gpu, call, since_ns);
 }
 
-static void watch(struct gpu *gpu)
+static void watch(struct gpu *gpu, bool wants_abort)
 {
     struct coll_call call;
     uint64_t since_ns;
     coll_status_t status;
 
+    /* Whoever launched it fails the group next. */
+    if (wants_abort && coll_group_check(gpu->group) != COLL_OK)
+        gpu_abort(gpu);
     if (!gpu_reap(gpu) || !oldest(gpu, &call, &since_ns))
         return;
     status = look(gpu, &call, since_ns);
@@ -121,16 +141,18 @@ static void rest(struct gpu *gpu)
 static void *thread_main(void *arg)
 {
     struct gpu *gpu = arg;
+    bool wants_abort;
 
     gpu->cu->context_set(gpu->context);
     pthread_mutex_lock(&gpu->lock);
     while (!gpu->is_ending) {
-        if (gpu->first == NULL) {
+        wants_abort = gpu->wants_abort;
+        if (gpu->first == NULL && !wants_abort) {
             pthread_cond_wait(&gpu->changed, &gpu->lock);
             continue;
         }
         pthread_mutex_unlock(&gpu->lock);
-        watch(gpu);
+        watch(gpu, wants_abort);
         pthread_mutex_lock(&gpu->lock);
         if (!gpu->is_ending)
             rest(gpu);
