@@ -416,7 +416,7 @@ static void drive(
 
 static coll_status_t check(const coll_work_t *w, const char *name)
 {
-    return w != NULL ? COLL_OK
+    return w != NULL ? coll_group_check_fork(name)
                      : coll_fail(COLL_ERR_ARGUMENT, "%s: work is NULL", name);
 }
 
