@@ -106,6 +106,18 @@ static void must_contain(const char *word, const char *text, int line)
     _exit(99);
 }
 
+/* Its own time is over, or it has heard that that of another rank is. */
+static coll_status_t timed_out(coll_status_t status)
+{
+    return status == COLL_ERR_PEER &&
+                   strstr(coll_last_error(), "gave up: timed out") != NULL
+               ? COLL_ERR_TIMEOUT
+               : status;
+}
+
+#define MUST_TIME_OUT(call, ...)                                               \
+    MUST_FAIL(timed_out(call), COLL_ERR_TIMEOUT, "timed out after", __VA_ARGS__)
+
 static void say(int step)
 {
     MUST(sem_post(&shared->steps[step]) == 0);
@@ -115,6 +127,12 @@ static void await(int step)
 {
     while (sem_wait(&shared->steps[step]) < 0)
         MUST(errno == EINTR);
+}
+
+static void check_leaks(void)
+{
+    if (__lsan_do_recoverable_leak_check != NULL)
+        MUST(__lsan_do_recoverable_leak_check() == 0);
 }
 
 /* --- Ranks ----------------------------------------------------------------
@@ -288,9 +306,7 @@ static void stays_away(int rank)
 {
     float *x = begin();
     struct cu_stream *stream = make_stream();
-    char gpu[16];
 
-    snprintf(gpu, sizeof(gpu), "on GPU %d", rank);
     MUST(coll_gpu_set_stream(NULL, stream) == COLL_OK);
     if (rank == 2) {
         await(0);
@@ -300,11 +316,11 @@ static void stays_away(int rank)
         return;
     }
     MUST(reduce(x) == COLL_OK);
-    MUST_FAIL(coll_gpu_synchronize(NULL, 0), COLL_ERR_TIMEOUT,
-        "timed out after", "all_reduce #4", gpu, "waiting for rank 2");
+    MUST_TIME_OUT(coll_gpu_synchronize(NULL, 0), "all_reduce #4 on GPU ",
+        "waiting for rank 2");
     synchronize(stream);
-    MUST_FAIL(reduce(x), COLL_ERR_TIMEOUT, "all_reduce #4", "rank 2");
-    MUST_FAIL(coll_barrier(NULL), COLL_ERR_TIMEOUT, "all_reduce #4", "rank 2");
+    MUST_TIME_OUT(reduce(x), "all_reduce #4", "rank 2");
+    MUST_TIME_OUT(coll_barrier(NULL), "all_reduce #4", "rank 2");
     say(0);
     MUST(coll_destroy() == COLL_OK);
     MUST(cu->stream_destroy(stream) == COLL_CUDA_SUCCESS);
@@ -333,8 +349,7 @@ static void then_cb(coll_status_t status, void *arg)
 
 static void *wait_thread(void *arg)
 {
-    MUST_FAIL(coll_work_wait(arg, 0), COLL_ERR_TIMEOUT, "all_reduce #",
-        "waiting for rank 2");
+    MUST_TIME_OUT(coll_work_wait(arg, 0), "all_reduce #", "waiting for rank 2");
     return NULL;
 }
 
@@ -369,16 +384,16 @@ static void works_end(int rank)
     do
         status = coll_work_test(works[1], &is_done);
     while (status == COLL_OK && !is_done);
-    MUST_FAIL(status, COLL_ERR_TIMEOUT, "all_reduce #4", "waiting for rank 2");
+    MUST_TIME_OUT(status, "all_reduce #4", "waiting for rank 2");
     MUST(is_done);
     for (int i = 0; i < 2; i++)
         MUST(pthread_join(threads[i], NULL) == 0);
     synchronize(stream);
-    MUST_FAIL(coll_work_wait_stream(works[2], stream), COLL_ERR_TIMEOUT,
-        "waiting for rank 2");
+    MUST_TIME_OUT(
+        coll_work_wait_stream(works[2], stream), "waiting for rank 2");
     while (sem_wait(&o.called) < 0)
         MUST(errno == EINTR);
-    MUST(o.status == COLL_ERR_TIMEOUT);
+    MUST(o.status == COLL_ERR_TIMEOUT || o.status == COLL_ERR_PEER);
     MUST(o.status_of_destroy == COLL_ERR_STATE);
     for (int i = 0; i < 4; i++)
         coll_work_free(works[i]);
@@ -401,8 +416,8 @@ static void is_stopped(int rank)
         return;
     }
     MUST(reduce(x) == COLL_OK);
-    MUST_FAIL(coll_gpu_synchronize(NULL, 0), COLL_ERR_TIMEOUT, "all_reduce #4",
-        "waiting for rank 2");
+    MUST_TIME_OUT(
+        coll_gpu_synchronize(NULL, 0), "all_reduce #4", "waiting for rank 2");
     MUST(coll_destroy() == COLL_OK);
     begin_anew(x, 2);
     if (rank == 0)
@@ -426,7 +441,7 @@ static void device_computes(int rank)
         MUST(cu->launch_host_function(stream, never_ends, NULL) ==
              COLL_CUDA_SUCCESS);
     MUST(reduce(x) == COLL_OK);
-    MUST_FAIL(coll_gpu_synchronize(NULL, 0), COLL_ERR_TIMEOUT, "all_reduce #4",
+    MUST_TIME_OUT(coll_gpu_synchronize(NULL, 0), "all_reduce #4",
         "so did all other ranks");
     if (rank == 2)
         say(1);
@@ -443,8 +458,8 @@ static void device_hangs(int rank)
     coll_work_t *work = reduce_async(x);
 
     (void)rank;
-    MUST_FAIL(coll_work_wait(work, 0), COLL_ERR_TIMEOUT, "all_reduce #4",
-        "so did all other ranks");
+    MUST_TIME_OUT(
+        coll_work_wait(work, 0), "all_reduce #4", "so did all other ranks");
     coll_work_free(work);
     MUST(coll_destroy() == COLL_OK);
     begin_anew(x, 3);
@@ -457,17 +472,58 @@ static void message_does_not_come(int rank)
 
     if (rank == 1) {
         MUST(coll_recv(x, COUNT, COLL_FLOAT32, 0, 0, NULL, NULL) == COLL_OK);
-        MUST_FAIL(coll_gpu_synchronize(NULL, 0), COLL_ERR_TIMEOUT,
-            "timed out after", "recv", "on GPU 1 waiting for rank 0");
+        MUST_TIME_OUT(coll_gpu_synchronize(NULL, 0), "recv",
+            "on GPU 1 waiting for rank 0");
     } else {
         coll_work_t *work = NULL;
 
         /* The others hear of it when they wait for somebody. */
+        coll_default_group()->timeout_ms = 60000;
         MUST(coll_barrier(NULL) != COLL_OK);
         MUST(coll_isend(x, COUNT, COLL_FLOAT32, 1, 0, NULL, &work) != COLL_OK);
     }
     MUST(coll_destroy() == COLL_OK);
     begin_anew(x, 3);
+}
+
+/* Ranks of a part are called what they are in the whole, and devices are no
+ * ranks: this one has two of each rank. */
+static void group_is_named(int rank)
+{
+    static const int ranks[] = {1, 2};
+    coll_group_t *group = NULL;
+    void *bufs[2];
+
+    load_cuda();
+    join();
+    MUST(coll_gpu_device() >= 0);
+    for (int i = 0; i < 2; i++) {
+        struct cu_context *context;
+
+        MUST(cu->primary_context_retain(&context, (2 * rank + i) % 4) ==
+             COLL_CUDA_SUCCESS);
+        MUST(cu->context_set(context) == COLL_CUDA_SUCCESS);
+        bufs[i] = device_floats();
+    }
+    MUST(coll_group_new(&group, ranks, 2, NULL) == COLL_OK);
+    if (rank > 0) {
+        const void *const from[] = {bufs[0], bufs[1]};
+
+        MUST(coll_all_reduce_multigpu(from, bufs, 2, COUNT, COLL_FLOAT32,
+                 COLL_SUM, group) == COLL_OK);
+        MUST(coll_gpu_synchronize(group, 0) == COLL_OK);
+        group->timeout_ms = slow(500);
+    }
+    if (rank == 1) {
+        MUST(coll_broadcast_multigpu(bufs, 2, COUNT, COLL_FLOAT32, 0, group) ==
+             COLL_OK);
+        MUST_TIME_OUT(coll_gpu_synchronize(group, 0), "broadcast #2 on GPU ",
+            "waiting for rank 2");
+    }
+    MUST(coll_barrier(NULL) == COLL_OK);
+    if (rank == 2)
+        MUST(coll_barrier(group) != COLL_OK);
+    MUST(coll_destroy() == COLL_OK);
 }
 
 /* --- Errors of NCCL --------------------------------------------------------
@@ -496,6 +552,52 @@ static void start_without(int rank)
     load_cuda();
     join();
     use_device();
+}
+
+/* "version:0::22000": NCCL finds out itself. */
+static void nccl_refuses(int rank)
+{
+    (void)rank;
+    load_cuda();
+    join();
+    use_device();
+    MUST_FAIL(coll_gpu_connect(NULL, NULL), COLL_ERR_SYSTEM,
+        "gpu_connect #1 on GPU ", "ncclInvalidUsage");
+    MUST(coll_destroy() == COLL_OK);
+}
+
+/* A launch that fails on one rank, half-way or at all: "cuEventRecord:2:1", or
+ * "cuLaunchHostFunc:2:1", which NCCL's double needs. */
+static void fail_launch(int rank, const char *variable, const char *words)
+{
+    float *x;
+
+    if (rank == 0)
+        setenv("FAKE_CUDA_FAIL", variable, 1);
+    x = begin();
+    coll_default_group()->timeout_ms = 60000;
+    if (rank == 0) {
+        MUST_FAIL(reduce(x), COLL_ERR_SYSTEM, "all_reduce #4", words);
+    } else {
+        MUST(reduce(x) == COLL_OK);
+        if (coll_gpu_synchronize(NULL, 0) == COLL_OK)
+            MUST(coll_barrier(NULL) != COLL_OK);
+        MUST_FAIL(coll_barrier(NULL), COLL_ERR_PEER,
+            "rank 0 gave up: all_reduce #4", words);
+    }
+    synchronize(NULL);
+    MUST(coll_destroy() == COLL_OK);
+    begin_anew(x, 2);
+}
+
+static void launch_fails(int rank)
+{
+    fail_launch(rank, "cuLaunchHostFunc:2:1", "ncclUnhandledCudaError");
+}
+
+static void launch_fails_half_way(int rank)
+{
+    fail_launch(rank, "cuEventRecord:2:1", "CUDA_ERROR_INVALID_VALUE");
 }
 
 static coll_status_t connect_group(bool is_non_blocking)
@@ -543,8 +645,8 @@ static void hang_in_init(int rank, bool is_non_blocking)
     x = device_floats();
     MUST(coll_barrier(NULL) == COLL_OK);
     hurry();
-    MUST_FAIL(connect_group(is_non_blocking), COLL_ERR_TIMEOUT,
-        "timed out after", "gpu_connect #2", "communicator of 3 ranks");
+    MUST_TIME_OUT(connect_group(is_non_blocking), "gpu_connect #2",
+        "communicator of 3 ranks");
     MUST(coll_destroy() == COLL_OK);
     begin_anew(x, 3);
 }
@@ -678,7 +780,7 @@ static void abort_on_device(int rank)
     if (rank == 0)
         MUST(pthread_create(&thread, NULL, abort_when_told, NULL) == 0);
     work = reduce_async(x);
-    say(0);
+    say(rank);
     if (rank == 0) {
         MUST_FAIL(coll_work_wait(work, 0), COLL_ERR_ABORTED, "coll_abort()");
         MUST(pthread_join(thread, NULL) == 0);
@@ -754,8 +856,7 @@ static void launch_hangs(int rank)
     float *x = begin();
 
     if (rank == 0) {
-        MUST_FAIL(reduce(x), COLL_ERR_TIMEOUT, "timed out after",
-            "all_reduce #4 on GPU 0");
+        MUST_TIME_OUT(reduce(x), "all_reduce #4 on GPU 0");
     } else {
         coll_status_t status = reduce(x);
 
@@ -782,7 +883,7 @@ static void abort_hangs(int rank)
     (void)rank;
     MUST(coll_gpu_set_stream(NULL, make_stream()) == COLL_OK);
     MUST(reduce(x) == COLL_OK);
-    MUST_FAIL(coll_gpu_synchronize(NULL, 0), COLL_ERR_TIMEOUT, "all_reduce #4");
+    MUST_TIME_OUT(coll_gpu_synchronize(NULL, 0), "all_reduce #4");
     MUST(coll_destroy() == COLL_OK);
     begin_anew(x, 2);
 }
@@ -809,8 +910,8 @@ static void leaves_early(int rank)
         return;
     }
     MUST(reduce(x) == COLL_OK);
-    MUST_FAIL(coll_gpu_synchronize(NULL, 0), COLL_ERR_TIMEOUT, "all_reduce #4",
-        "waiting for rank 2");
+    MUST_TIME_OUT(
+        coll_gpu_synchronize(NULL, 0), "all_reduce #4", "waiting for rank 2");
     MUST(coll_destroy() == COLL_OK);
     begin_anew(x, 2);
 }
@@ -969,11 +1070,120 @@ static void fails_in_callback(int rank)
     MUST(coll_work_then(works[0], slow_cb, NULL) == COLL_OK);
     works[1] = reduce_async(x);
     MUST(coll_work_wait(works[0], 0) == COLL_OK);
-    MUST_FAIL(coll_work_wait(works[1], 0), COLL_ERR_TIMEOUT, "all_reduce #5");
+    MUST_TIME_OUT(coll_work_wait(works[1], 0), "all_reduce #5");
     for (int i = 0; i < 2; i++)
         coll_work_free(works[i]);
     MUST(coll_destroy() == COLL_OK);
     begin_anew(x, 2);
+}
+
+/* --- Errors of CUDA ---------------------------------------------------------
+ */
+
+/* Whatever fails says so. */
+static bool is_well(coll_status_t status)
+{
+    if (status != COLL_OK)
+        MUST(coll_last_error()[0] != '\0');
+    return status == COLL_OK;
+}
+
+static bool finish(coll_work_t *work)
+{
+    bool was_well = is_well(coll_work_wait(work, 0));
+
+    coll_work_free(work);
+    return was_well;
+}
+
+static bool use_all(float *x)
+{
+    coll_work_t *work;
+    const void *from[] = {x};
+    void *to[] = {x};
+    void *handle;
+    bool are_well;
+
+    are_well = is_well(reduce(x)) &&
+               is_well(coll_all_to_all(x, x, COUNT / 2, COLL_FLOAT32, NULL)) &&
+               is_well(coll_gpu_synchronize(NULL, 0)) &&
+               is_well(coll_all_reduce_async(
+                   x, x, COUNT, COLL_FLOAT32, COLL_SUM, NULL, &work)) &&
+               is_well(coll_work_wait_stream(work, NULL)) && finish(work) &&
+               is_well(coll_all_reduce_multigpu(
+                   from, to, 1, COUNT, COLL_FLOAT32, COLL_SUM, NULL)) &&
+               is_well(coll_gpu_synchronize(NULL, 0));
+    if (are_well && is_well(coll_gpu_register(NULL, x, COUNT, &handle)))
+        are_well = is_well(coll_gpu_deregister(NULL, handle));
+    return are_well;
+}
+
+/* All that one rank can do, as long as all is well. */
+static bool use_one_rank(void)
+{
+    void *x = NULL;
+    coll_group_t *part = NULL;
+    bool was_well;
+
+    if (dlopen(fake_file("libcuda.so.1"), RTLD_NOW | RTLD_LOCAL) == NULL ||
+        !is_well(coll_init(NULL)))
+        _exit(97);
+    coll_default_group()->timeout_ms = slow(500);
+    was_well =
+        coll_gpu_device() >= 0 &&
+        is_well(coll_gpu_alloc(&x, COUNT * sizeof(float))) &&
+        is_well(coll_gpu_connect(NULL, NULL)) && use_all(x) &&
+        is_well(coll_group_split(&part, NULL, 0, 0, NULL)) &&
+        is_well(coll_all_reduce(x, x, COUNT, COLL_FLOAT32, COLL_SUM, part));
+    was_well &= is_well(coll_gpu_free(x));
+    return is_well(coll_destroy()) && was_well;
+}
+
+static int fail_function(const char *function, int nth)
+{
+    char text[64];
+    int status;
+    bool was_well;
+    pid_t pid = fork();
+
+    MUST(pid >= 0);
+    if (pid > 0) {
+        MUST(waitpid(pid, &status, 0) == pid);
+        if (status != 0)
+            fprintf(stderr, "%s:%d: status %x\n", function, nth,
+                (unsigned int)status);
+        return status != 0;
+    }
+    alarm((unsigned int)slow(10));
+    snprintf(text, sizeof(text), "%s:%d:1", function, nth);
+    setenv("FAKE_CUDA_FAIL", text, 1);
+    was_well = use_one_rank();
+    MUST(was_well || strcmp(function, "nothing") != 0);
+    /* What cannot be given back is lost. */
+    if (strstr(function, "Destroy") == NULL && strstr(function, "Free") == NULL)
+        check_leaks();
+    _exit(0);
+}
+
+/* Each function of the driver fails, the first time, the second, and so on, and
+ * always: no crash, no hang, no leak, but an error. */
+static int cuda_fails(void)
+{
+    static const char *const functions[] = {
+#define NAME(member, symbol, required, args) #symbol,
+        COLL_CUDA_MAP(NAME)
+#undef NAME
+    };
+    int failed;
+
+    setenv(ENV_RANK, "0", 1);
+    setenv(ENV_WORLD_SIZE, "1", 1);
+    setenv(ENV_LOCAL_RANK, "0", 1);
+    failed = fail_function("nothing", 0);
+    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++)
+        for (int nth = 0; nth < 4; nth++)
+            failed |= fail_function(functions[i], nth);
+    return failed;
 }
 
 /* --- The runner -----------------------------------------------------------
@@ -986,6 +1196,7 @@ static void fails_in_callback(int rank)
 
 /* Those that take long go first. */
 static const struct scenario scenarios[] = {
+    {.name = "cuda_fails", .run_alone = cuda_fails},
     RANKS(groups_end_in_any_order, 2),
     RANKS(abort_hangs, 2, .nccl_fault = "abort_hang:0,op_hang:0:2"),
     RANKS(destroy_hangs, 2, .nccl_fault = "destroy_hang:1"),
@@ -996,6 +1207,7 @@ static const struct scenario scenarios[] = {
     RANKS(device_computes, 3),
     RANKS(device_hangs, 3, .nccl_fault = "op_hang:1:2"),
     RANKS(message_does_not_come, 3),
+    RANKS(group_is_named, 3),
     RANKS(launch_hangs, 2, .nccl_fault = "launch_hang:0:2"),
     RANKS(launch_of_2_18_hangs, 2, .nccl_fault = "launch_hang:0:2"),
     RANKS(init_hangs, 3, .nccl_fault = "init_hang:1"),
@@ -1004,6 +1216,9 @@ static const struct scenario scenarios[] = {
     RANKS(device_fails, 3, .nccl_fault = "op_error:1:2:6"),
     RANKS(init_fails, 3, .nccl_fault = "init_fail:1::2"),
     RANKS(init_fails_non_blocking, 3, .nccl_fault = "init_fail:1::2"),
+    RANKS(launch_fails, 2),
+    RANKS(launch_fails_half_way, 2),
+    RANKS(nccl_refuses, 2, .nccl_fault = "version:0::22000"),
     RANKS(versions_differ, 2),
     RANKS(one_lacks_nccl, 2),
     RANKS(all_lack_nccl, 2),
@@ -1035,12 +1250,6 @@ static void set_rank(int rank, int size)
     snprintf(text, sizeof(text), "%d", size);
     setenv(ENV_WORLD_SIZE, text, 1);
     setenv(ENV_LOCAL_WORLD_SIZE, text, 1);
-}
-
-static void check_leaks(void)
-{
-    if (__lsan_do_recoverable_leak_check != NULL)
-        MUST(__lsan_do_recoverable_leak_check() == 0);
 }
 
 static void run_rank(int rank, int port_pipe)
@@ -1211,7 +1420,7 @@ static int run_named(const char *name)
 
 int main(int argc, char **argv)
 {
-    TCase *tc = tcase_create("faults");
+    TCase *tc;
     char command[PATH_MAX];
     int rc;
 
@@ -1221,6 +1430,7 @@ int main(int argc, char **argv)
         rc = run_named(argv[1]);
     } else {
         run_scenarios();
+        tc = tcase_create("faults");
         tcase_add_loop_test(tc, scenario_passes, 0, SCENARIOS);
         rc = unit_run("gpu_faults", tc);
     }
