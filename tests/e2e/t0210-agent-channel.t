@@ -36,11 +36,11 @@ state_is()
     stat=${stat##*) }
     [[ ${stat%% *} == "$2" ]]
 }
-"$CRUN" "$GRACE" --nproc_per_node=3 --shutdown_timeout=1 sh -c \
+"$CRUN" "$HANG_GRACE" --nproc_per_node=3 --shutdown_timeout=1 sh -c \
     "echo \$\$ >pid.\$RANK.new; mv pid.\$RANK.new pid.\$RANK
     exec '$HELPERS/coll_die' 1 5 freeze" >out.hang 2>err.hang &
 job=$!
-wait_for 30 test -s pid.0 -a -s pid.1
+wait_for 30 test -e pid.0 -a -e pid.1
 wait_for 30 state_is 1 T && wait_for 30 state_is 0 S
 ok $? "rank 0 waits in a call for rank 1, which is stopped"
 kill -KILL "$(cat pid.0)"

@@ -31,6 +31,10 @@ FAKES=$BUILD/fakes
 GRACE=--failure_grace=20
 HANG_GRACE=--failure_grace=2
 
+# Seconds for COLL_TIMEOUT where a test waits for it to be over: each is tried
+# if the one before was not even enough to get so far.
+LIMITS="3 15 60"
+
 tap_planned=
 tap_count=0
 tap_failed=0

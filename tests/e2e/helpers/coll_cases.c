@@ -7,7 +7,7 @@
  *   cycles N       joins and leaves so often, after pauses of its own
  *   late MS        rank 1 comes to the first operation so late
  *   absent MS      rank 1 joins so late, or not at all
- *   group-late MS  the same in a group of all with a time-out of 1 s
+ *   group-late MS  the same in a group of all with a time-out of a quarter
  *   huge           buffers of more than 2^31 elements
  *
  * Prints "rank R of N ok", or what went wrong and after how many milliseconds.
@@ -260,7 +260,7 @@ static int run_cycles(long n)
 
 static int run_late(long ms, bool is_group)
 {
-    const coll_group_options_t options = {.timeout_ms = 1000};
+    const coll_group_options_t options = {.timeout_ms = ms > 4 ? ms / 4 : 1};
     coll_group_t *g = NULL;
     coll_status_t status;
     long since;
