@@ -28,7 +28,7 @@ fresh()
     unset port
     crund_start "$@"
     job=(--rdzv_backend c10d --rdzv_endpoint "127.0.0.1:$port" --rdzv_id j
-        --rdzv_conf "join_timeout=40,last_call_timeout=1")
+        --rdzv_conf "join_timeout=40,last_call_timeout=4")
 }
 
 # Workers that begin, wait for a file, and end.
@@ -134,7 +134,7 @@ rm -f begun go
 crund_stop
 fresh
 job=(--rdzv_backend c10d --rdzv_endpoint "127.0.0.1:$port" --rdzv_id j
-    --rdzv_conf join_timeout=40,last_call_timeout=1,keep_alive_max_attempt=2)
+    --rdzv_conf join_timeout=40,last_call_timeout=4,keep_alive_max_attempt=3)
 for n in a b; do
     agent $n "${job[@]}" --nnodes 2 --nproc_per_node 1 --max_restarts 0 sh -c "$waiting"
 done
