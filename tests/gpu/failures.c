@@ -242,7 +242,7 @@ int check_killed(struct rig *rig)
         kill(getpid(), SIGKILL);
     start = rig_now();
     good = fails(rig, x, COLL_ERR_PEER, SLACK_S, last, note, sizeof(note));
-    printf("%-32s %5d  %-6s %9.2f  %s\n", "killed rank", rig->size,
-        good ? "PASS" : "FAIL", rig_now() - start, note);
+    rig_row(
+        rig, "killed rank", good ? "PASS" : "FAIL", rig_now() - start, note);
     return good ? 0 : 1;
 }

@@ -11,6 +11,7 @@
  *   mismatch    unlike calls, with COLL_CHECK=1
  *   killed      a rank is killed: the job fails, and every other rank prints
  *               what it has seen; for crun --failure_grace=20
+ *   versions    prints the device, and the versions of CUDA and NCCL
  *
  * Rank 0 prints a table; what is wrong is said on stderr by the rank that has
  * found it. The exit status is 0 if all was well. scripts/gpu-check runs it.
@@ -47,6 +48,27 @@ static bool run_failures(struct rig *rig)
            rig_run(rig, "a rank leaves", check_left);
 }
 
+/* One line, of rank 0: "NVIDIA H200; driver for CUDA 13.0; NCCL 2.28.9". */
+static bool print_versions(struct rig *rig)
+{
+    const struct nccl_api *nccl;
+    char name[128], version[COLL_NCCL_VERSION_TEXT];
+    cu_device_t device;
+
+    if (!rig_cuda_ok(
+            rig, rig->cuda->device_get(&device, rig->device), "cuDeviceGet") ||
+        !rig_cuda_ok(rig,
+            rig->cuda->device_get_name(name, sizeof(name), device),
+            "cuDeviceGetName") ||
+        !rig_expect(rig, nccl_api_get(&nccl), COLL_OK, "NCCL"))
+        return false;
+    if (rig->rank == 0)
+        printf("%s; driver for CUDA %d.%d; NCCL %s\n", name,
+            rig->cuda->version / 1000, rig->cuda->version % 1000 / 10,
+            nccl_version_text(nccl->version, version));
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     const char *part = argc > 1 ? argv[1] : "";
@@ -61,8 +83,6 @@ int main(int argc, char **argv)
     good = rig_open(&rig);
     if (good && strcmp(part, "killed") == 0)
         return check_killed(&rig);
-    if (good)
-        rig_heading(&rig);
     if (good && part[0] == '\0')
         good = operations_run(&rig) && run_streams(&rig);
     else if (good && strcmp(part, "operations") == 0)
@@ -73,6 +93,8 @@ int main(int argc, char **argv)
         good = run_failures(&rig);
     else if (good && strcmp(part, "mismatch") == 0)
         good = rig_run(&rig, "mismatch", check_mismatch);
+    else if (good && strcmp(part, "versions") == 0)
+        good = print_versions(&rig);
     else if (good)
         good = rig_fail(&rig, "there is no part \"%s\"", part);
     rig_close(&rig);

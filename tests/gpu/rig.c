@@ -159,11 +159,12 @@ bool rig_read(struct rig *rig, void *to, const void *from, size_t bytes)
 
 /* --- The table ----------------------------------------------------------- */
 
-void rig_heading(const struct rig *rig)
+void rig_row(const struct rig *rig, const char *what, const char *result,
+    double seconds, const char *note)
 {
-    if (rig->rank == 0)
-        printf("%-32s %5s  %-6s %9s  %s\n", "what", "ranks", "result",
-            "seconds", "note");
+    printf(
+        "%-32s %5d  %-6s %9.2f  %s\n", what, rig->size, result, seconds, note);
+    fflush(stdout);
 }
 
 bool rig_run(struct rig *rig, const char *what, rig_check_t *check)
@@ -171,7 +172,6 @@ bool rig_run(struct rig *rig, const char *what, rig_check_t *check)
     char note[256] = "";
     const double start = rig_now();
     int64_t bad = !check(rig, note, sizeof(note)), any = 1;
-    const double seconds = rig_now() - start;
     const char *result = "PASS";
 
     if (!rig_expect(rig,
@@ -182,12 +182,20 @@ bool rig_run(struct rig *rig, const char *what, rig_check_t *check)
         result = "FAIL";
     else if (strncmp(note, "skip", 4) == 0)
         result = "SKIP";
-    if (rig->rank == 0) {
-        printf("%-32s %5d  %-6s %9.2f  %s\n", what, rig->size, result, seconds,
-            note);
-        fflush(stdout);
-    }
+    if (rig->rank == 0)
+        rig_row(rig, what, result, rig_now() - start, note);
     return any == 0;
+}
+
+bool rig_has_time(struct rig *rig, double end, bool *has_time)
+{
+    int64_t more = rig_now() < end;
+
+    if (!rig_expect(rig, coll_broadcast(&more, 1, COLL_INT64, 0, NULL), COLL_OK,
+            "agreeing whether there is time"))
+        return false;
+    *has_time = more != 0;
+    return true;
 }
 
 /* --- Numbers ------------------------------------------------------------- */

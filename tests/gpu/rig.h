@@ -54,18 +54,24 @@ bool rig_read(struct rig *rig, void *to, const void *from, size_t bytes);
 
 /* --- The table ----------------------------------------------------------- */
 
-void rig_heading(const struct rig *rig);
+/* One line, of the calling rank: what, ranks, PASS or FAIL or SKIP, seconds,
+ * note. */
+void rig_row(const struct rig *rig, const char *what, const char *result,
+    double seconds, const char *note);
 
 /*
- * Runs check and prints its line on rank 0: what, ranks, PASS or FAIL or SKIP,
- * seconds, note. check returns whether it was well on this rank, after a
- * rig_fail() that says why, and may set *note, to a text that begins with
- * "skip" if it could not be made. False if it was not well on some rank.
+ * Runs check and prints its line on rank 0. check returns whether it was well
+ * on this rank, after a rig_fail() that says why, and may set *note, to a text
+ * that begins with "skip" if it could not be made. False if it was not well on
+ * some rank.
  */
 typedef bool rig_check_t(struct rig *rig, char *note, size_t size);
 bool rig_run(struct rig *rig, const char *what, rig_check_t *check);
 
 double rig_now(void); /* seconds */
+
+/* Whether it is before end, by rank 0's clock: all ranks get the same. */
+bool rig_has_time(struct rig *rig, double end, bool *has_time);
 
 /* --- Numbers ------------------------------------------------------------- */
 
