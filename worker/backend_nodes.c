@@ -532,7 +532,7 @@ static coll_status_t nodes_look(
     coll_status_t status = COLL_OK;
 
     if (s != NULL && s->local != NULL)
-        status = shm_check_alive(s->local->state, call);
+        status = shm_check_others(s->local->state, call, false);
     if (status == COLL_OK && s != NULL && s->net != NULL)
         status = tcp_look(s->net, call);
     return status;

@@ -178,7 +178,7 @@ static void shm_give_up(struct coll_group *g, coll_status_t status)
 static coll_status_t look_for_others(
     struct coll_group *g, const struct coll_call *call)
 {
-    return shm_check_alive(g->state, call);
+    return shm_check_others(g->state, call, true);
 }
 
 static void shm_look_up(struct coll_group *g)

@@ -369,6 +369,12 @@ coll_status_t shm_fail_with(struct shm_state *s, int rank, bool is_behind);
 coll_status_t shm_check_alive(
     struct shm_state *s, const struct coll_call *call);
 
+/* The same for what runs on a device, which may be over there and not yet here:
+ * who has left after it is no reason to fail. is_numbered: this is the group
+ * whose number call has, else nobody is missed who has left. */
+coll_status_t shm_check_others(
+    struct shm_state *s, const struct coll_call *call, bool is_numbered);
+
 /* Fails because a rank has died. */
 coll_status_t shm_fail_dead(
     const struct shm_state *s, int rank, const struct coll_call *call);

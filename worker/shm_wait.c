@@ -167,6 +167,33 @@ coll_status_t shm_check_alive(struct shm_state *s, const struct coll_call *call)
     return COLL_OK;
 }
 
+coll_status_t shm_check_others(
+    struct shm_state *s, const struct coll_call *call, bool is_numbered)
+{
+    char name[64];
+
+    shm_look_for_deaths(s);
+    for (int r = 0; r < s->size; r++) {
+        const struct shm_control *c = &s->control[r];
+
+        if (shm_has_failed(s, r))
+            return shm_fail_with(s, r, true);
+        if (atomic_load(&c->has_left) != 0) {
+            if (!is_numbered || call->seq <= c->left_after_seq)
+                continue;
+            return coll_fail(COLL_ERR_PEER,
+                "rank %d left after operation %llu, rank %d is in %s",
+                coll_rank_name(s->names, r),
+                (unsigned long long)c->left_after_seq,
+                coll_rank_name(s->names, s->rank),
+                coll_call_text(name, sizeof(name), call));
+        }
+        if (s->peers[r].is_lost)
+            return shm_fail_dead(s, r, call);
+    }
+    return COLL_OK;
+}
+
 /*
  * Says whether waiting still makes sense. COLL_OK: yes, or it is over. What
  * a rank published before it died, left or failed stays valid, so only a
