@@ -21,6 +21,9 @@
 /* How long an error may take beyond the time-out, or where it does not depend
  * on that at all. */
 #define SLACK_S 5.0
+/* NCCL does not let a rank go whom others wait for; the library gives it five
+ * seconds before it goes all the same, and the others hear of it. */
+#define LEAVING_S 10.0
 
 static int last_of(const struct rig *rig)
 {
@@ -149,7 +152,7 @@ bool check_left(struct rig *rig, char *note, size_t size)
             rig, coll_group_destroy(rig->group), COLL_OK, "coll_group_destroy");
         rig->group = NULL;
     } else if (good) {
-        good = fails(rig, x, COLL_ERR_PEER, SLACK_S, last, note, size);
+        good = fails(rig, x, COLL_ERR_PEER, LEAVING_S, last, note, size);
     }
     good = meet(rig, "left") && good;
     rig_free(rig, x);
