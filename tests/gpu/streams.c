@@ -103,6 +103,8 @@ bool check_memory_of_host(struct rig *rig, char *note, size_t size)
                        host, host, COUNT, COLL_FLOAT32, COLL_SUM, rig->group),
                    COLL_OK, "all_reduce of the host") &&
                rig_expect(rig, coll_barrier(rig->group), COLL_OK, "barrier") &&
+               rig_expect(rig, coll_gpu_synchronize(rig->group, 0), COLL_OK,
+                   "coll_gpu_synchronize") &&
                rig_read(rig, back, x, BYTES) &&
                is_sum(rig, host, 1, "the host's sum") &&
                is_sum(rig, back, 1, "the device's sum");
