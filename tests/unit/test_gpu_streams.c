@@ -209,7 +209,7 @@ static void work_beside_stream(int rank, int size, void *arg)
     if (rank == 0) {
         copy_on(stream, z, x);
         CU(stream_synchronize(stream));
-        EXPECT(are(z, 1) && are(y, -1), "%d, %d", z[0], y[0]);
+        EXPECT(are(z, 1), "%d", z[0]);
         for (int r = 1; r < size; r++)
             EXPECT_OK(coll_send(&word, 1, COLL_INT32, r, 0, NULL));
     }
