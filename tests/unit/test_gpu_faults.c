@@ -403,6 +403,52 @@ static void works_end(int rank)
     MUST(coll_gpu_free(x) == COLL_OK);
 }
 
+/* COLL_BACKEND=nccl: host memory by way of the device, which others see like
+ * any call that waits. */
+static void host_memory_waits(int rank)
+{
+    float y[COUNT] = {1};
+
+    setenv("COLL_BACKEND", "nccl", 1);
+    load_cuda();
+    join();
+    MUST(coll_all_reduce(y, y, COUNT, COLL_FLOAT32, COLL_SUM, NULL) == COLL_OK);
+    MUST(y[0] == 3);
+    MUST(coll_barrier(NULL) == COLL_OK);
+    hurry();
+    if (rank == 2) {
+        await(0);
+        await(0);
+        MUST(coll_barrier(NULL) != COLL_OK);
+    } else {
+        MUST_TIME_OUT(
+            coll_all_reduce(y, y, COUNT, COLL_FLOAT32, COLL_SUM, NULL),
+            "all_reduce #4 on GPU ", "waiting for rank 2");
+        say(0);
+    }
+    MUST(coll_destroy() == COLL_OK);
+}
+
+/* What nobody waits for: the caller's time may be over before the group's, and
+ * leaving the group waits for the rest. */
+static void nobody_waits(int rank)
+{
+    float *x = begin();
+
+    coll_default_group()->timeout_ms = 60000;
+    if (rank == 0)
+        await(0);
+    coll_work_free(reduce_async(x));
+    MUST(reduce(x) == COLL_OK);
+    if (rank == 1) {
+        MUST_FAIL(
+            coll_gpu_synchronize(NULL, 1), COLL_ERR_TIMEOUT, "it goes on");
+        say(0);
+    }
+    MUST(coll_destroy() == COLL_OK);
+    must_hold(x, 8);
+}
+
 /* It is stopped by somebody, and goes on when the others have gone on. */
 static void is_stopped(int rank)
 {
@@ -659,6 +705,33 @@ static void init_hangs(int rank)
 static void init_hangs_non_blocking(int rank)
 {
     hang_in_init(rank, true);
+}
+
+/* "init_hang:1", or "init_fail:1::2", while NCCL makes a part of the whole. */
+static void fail_in_split(int rank, const char *fault, coll_status_t status)
+{
+    coll_group_t *part = NULL;
+    float *x = begin();
+
+    (void)rank;
+    coll_default_group()->timeout_ms = slow(1500);
+    setenv("FAKE_NCCL_FAULT", fault, 1);
+    MUST_FAIL(timed_out(coll_group_split(&part, NULL, 0, 0, NULL)), status,
+        "group_split #4");
+    MUST(part == NULL);
+    MUST(timed_out(coll_barrier(NULL)) == status);
+    MUST(coll_destroy() == COLL_OK);
+    begin_anew(x, 2);
+}
+
+static void split_hangs(int rank)
+{
+    fail_in_split(rank, "init_hang:1", COLL_ERR_TIMEOUT);
+}
+
+static void split_fails(int rank)
+{
+    fail_in_split(rank, "init_fail:1::2", COLL_ERR_PEER);
 }
 
 /* --- What is missing, or differs -------------------------------------------
@@ -952,6 +1025,30 @@ static void dies_among_nodes(int rank)
     die(rank, "rank 2 ");
 }
 
+/* What is left goes on, with what NCCL makes of the communicator. */
+static void is_shrunk(int rank)
+{
+    static const int gone[] = {2};
+    float *x = begin();
+    float y = 1;
+    coll_group_t *rest = NULL;
+
+    coll_default_group()->timeout_ms = 60000;
+    if (rank == 2)
+        kill(getpid(), SIGKILL);
+    if (reduce(x) == COLL_OK)
+        MUST(coll_gpu_synchronize(NULL, 0) == COLL_ERR_PEER);
+    MUST(coll_group_shrink(&rest, NULL, gone, 1, NULL) == COLL_OK);
+    fill(x, 2);
+    MUST(coll_all_reduce(x, x, COUNT, COLL_FLOAT32, COLL_SUM, rest) == COLL_OK);
+    MUST(coll_gpu_synchronize(rest, 0) == COLL_OK);
+    must_hold(x, 4);
+    MUST(coll_all_reduce(&y, &y, 1, COLL_FLOAT32, COLL_SUM, rest) == COLL_OK);
+    MUST(y == 2);
+    MUST(coll_group_destroy(rest) == COLL_OK);
+    MUST(coll_destroy() == COLL_OK);
+}
+
 /* Each has to wait for the other one only so long. */
 static void groups_end_in_any_order(int rank)
 {
@@ -1026,6 +1123,8 @@ static void forks(int rank)
     MUST(pid >= 0);
     if (pid == 0) {
         bool is_done;
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
 
         MUST_FAIL(reduce(x), COLL_ERR_STATE, "forked off");
         MUST_FAIL(coll_gpu_synchronize(NULL, 0), COLL_ERR_STATE, "forked off");
@@ -1135,25 +1234,20 @@ static bool use_one_rank(void)
         is_well(coll_gpu_connect(NULL, NULL)) && use_all(x) &&
         is_well(coll_group_split(&part, NULL, 0, 0, NULL)) &&
         is_well(coll_all_reduce(x, x, COUNT, COLL_FLOAT32, COLL_SUM, part));
-    was_well &= is_well(coll_gpu_free(x));
-    return is_well(coll_destroy()) && was_well;
+    was_well &= is_well(coll_destroy());
+    /* A stream may have it still, if not all is. */
+    return was_well && is_well(coll_gpu_free(x));
 }
 
-static int fail_function(const char *function, int nth)
+static _Noreturn void fail_function(const char *function, int nth)
 {
+    static struct scenario self;
     char text[64];
-    int status;
     bool was_well;
-    pid_t pid = fork();
 
-    MUST(pid >= 0);
-    if (pid > 0) {
-        MUST(waitpid(pid, &status, 0) == pid);
-        if (status != 0)
-            fprintf(stderr, "%s:%d: status %x\n", function, nth,
-                (unsigned int)status);
-        return status != 0;
-    }
+    self.name = function;
+    current = &self;
+    own_rank = nth;
     alarm((unsigned int)slow(10));
     snprintf(text, sizeof(text), "%s:%d:1", function, nth);
     setenv("FAKE_CUDA_FAIL", text, 1);
@@ -1165,24 +1259,45 @@ static int fail_function(const char *function, int nth)
     _exit(0);
 }
 
+static int await_one(void)
+{
+    int status;
+    pid_t pid = wait(&status);
+
+    MUST(pid > 0);
+    if (status != 0)
+        fprintf(stderr, "%s: a process: status %x\n", current->name,
+            (unsigned int)status);
+    return status != 0;
+}
+
 /* Each function of the driver fails, the first time, the second, and so on, and
  * always: no crash, no hang, no leak, but an error. */
 static int cuda_fails(void)
 {
-    static const char *const functions[] = {
+    static const char *const functions[] = {"nothing",
 #define NAME(member, symbol, required, args) #symbol,
         COLL_CUDA_MAP(NAME)
 #undef NAME
     };
-    int failed;
+    enum { TIMES = 4, ALL = sizeof(functions) / sizeof(functions[0]) * TIMES };
+    int failed = 0;
 
     setenv(ENV_RANK, "0", 1);
     setenv(ENV_WORLD_SIZE, "1", 1);
     setenv(ENV_LOCAL_RANK, "0", 1);
-    failed = fail_function("nothing", 0);
-    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++)
-        for (int nth = 0; nth < 4; nth++)
-            failed |= fail_function(functions[i], nth);
+    for (int i = 0; i < ALL; i++) {
+        const char *function = functions[i / TIMES];
+        pid_t pid = fork();
+
+        MUST(pid >= 0);
+        if (pid == 0)
+            fail_function(function, i % TIMES);
+        if (i >= AT_ONCE)
+            failed |= await_one();
+    }
+    for (int i = 0; i < AT_ONCE; i++)
+        failed |= await_one();
     return failed;
 }
 
@@ -1204,6 +1319,8 @@ static const struct scenario scenarios[] = {
     RANKS(stays_away, 3),
     RANKS(works_end, 3),
     RANKS(is_stopped, 3),
+    RANKS(host_memory_waits, 3),
+    RANKS(split_hangs, 2),
     RANKS(device_computes, 3),
     RANKS(device_hangs, 3, .nccl_fault = "op_hang:1:2"),
     RANKS(message_does_not_come, 3),
@@ -1231,6 +1348,9 @@ static const struct scenario scenarios[] = {
     RANKS(abort_while_making_non_blocking, 2, .nccl_fault = "init_hang:0"),
     RANKS(abort_in_launch, 2, .nccl_fault = "launch_hang:0:2"),
     RANKS(abort_in_launch_of_2_18, 2, .nccl_fault = "launch_hang:0:2"),
+    RANKS(split_fails, 2),
+    RANKS(nobody_waits, 2),
+    RANKS(is_shrunk, 3),
     RANKS(dies, 3),
     RANKS(dies_behind_tcp, 3),
     RANKS(dies_among_nodes, 3),
