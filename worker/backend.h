@@ -130,7 +130,7 @@ struct coll_group {
     _Atomic uint32_t waiters; /* threads that sleep till their turn */
     pthread_mutex_t lock; /* of what follows, and of going to sleep */
     pthread_cond_t turn_came;
-    bool is_looking; /* the turn is coll_group_look()'s */
+    bool is_looking; /* the turn is no operation's: news are told or heard */
     uint64_t seq;
     struct coll_work_queue queue;
     struct gpu_many *gpu_many; /* of several devices a rank */

@@ -293,6 +293,10 @@ bool coll_group_is_in_use(struct coll_group *g)
         nanosleep(&pause, NULL);
     if (coll_group_is_busy(g))
         return true;
+    pthread_mutex_lock(&g->lock);
+    while (g->is_looking)
+        pthread_cond_wait(&g->turn_came, &g->lock);
+    pthread_mutex_unlock(&g->lock);
     /* Several threads may have waited for a work. It is done, so those that
      * have not noticed are about to. */
     while (atomic_load(&g->drivers) > 0)
@@ -308,45 +312,51 @@ static void tell_in_turn(struct coll_group *g)
         g->backend->give_up(g, coll_group_check(g));
 }
 
+/* Takes the turn if nobody has it, for what is no operation: whoever destroys
+ * the group waits for its end. */
+static bool take_idle_turn(struct coll_group *g)
+{
+    uint64_t turn;
+    bool is_taken;
+
+    pthread_mutex_lock(&g->lock);
+    turn = atomic_load(&g->turn);
+    is_taken = atomic_compare_exchange_strong(
+        &g->next_turn, &(uint64_t){turn}, turn + 1);
+    g->is_looking |= is_taken;
+    pthread_mutex_unlock(&g->lock);
+    return is_taken;
+}
+
+static void end_idle_turn(struct coll_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->is_looking = false;
+    atomic_fetch_add(&g->turn, 1);
+    pthread_cond_broadcast(&g->turn_came);
+    pthread_mutex_unlock(&g->lock);
+}
+
 /* The same where nobody has the turn. Whoever has it, or takes it meanwhile,
  * comes here after it, and finds what was to be told before it ended it. */
 static void tell_when_idle(struct coll_group *g)
 {
-    while (atomic_load(&g->must_tell)) {
-        uint64_t turn = atomic_load(&g->turn);
-        uint64_t next = turn;
-
-        if (!atomic_compare_exchange_strong(&g->next_turn, &next, turn + 1))
-            return;
+    while (atomic_load(&g->must_tell) && take_idle_turn(g)) {
         tell_in_turn(g);
-        end_turn(g);
+        end_idle_turn(g);
     }
 }
 
 coll_status_t coll_group_look(
     struct coll_group *g, const struct coll_call *call)
 {
-    uint64_t turn;
     coll_status_t status;
 
-    if (g->backend->look == NULL)
+    if (g->backend->look == NULL || !take_idle_turn(g))
         return COLL_OK;
-    pthread_mutex_lock(&g->lock);
-    turn = atomic_load(&g->turn);
-    g->is_looking = atomic_compare_exchange_strong(
-        &g->next_turn, &(uint64_t){turn}, turn + 1);
-    if (!g->is_looking) {
-        pthread_mutex_unlock(&g->lock);
-        return COLL_OK;
-    }
-    pthread_mutex_unlock(&g->lock);
     status = g->backend->look(g, call);
     tell_in_turn(g);
-    pthread_mutex_lock(&g->lock);
-    g->is_looking = false;
-    atomic_fetch_add(&g->turn, 1);
-    pthread_cond_broadcast(&g->turn_came);
-    pthread_mutex_unlock(&g->lock);
+    end_idle_turn(g);
     tell_when_idle(g);
     return status;
 }
