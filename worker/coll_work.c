@@ -495,6 +495,7 @@ coll_status_t coll_work_wait_stream(coll_work_t *w, void *stream)
 {
     coll_status_t status = check(w, "coll_work_wait_stream");
     struct coll_group *g;
+    bool is_ending;
 
     if (status != COLL_OK)
         return status;
@@ -506,9 +507,13 @@ coll_status_t coll_work_wait_stream(coll_work_t *w, void *stream)
         status = result(w);
     if (g != NULL) {
         pthread_mutex_unlock(&w->lock);
-        status = gpu_order(g, w, stream);
+        status = gpu_order(g, w, stream, &is_ending);
         stop_driving(g);
         pthread_mutex_lock(&w->lock);
+        while (is_ending && !w->is_done)
+            pthread_cond_wait(&w->done, &w->lock);
+        if (is_ending)
+            status = result(w);
     }
     leave(w);
     return status;

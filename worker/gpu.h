@@ -45,10 +45,10 @@ coll_status_t gpu_send_recv(struct coll_group *g, struct coll_call *call);
 /* Looks what has ended, and ends its works. False: nothing is left. */
 bool gpu_advance(struct coll_group *g);
 
-/* What is put on the stream from now on waits for the work; OK also if that is
- * done. */
-coll_status_t gpu_order(
-    struct coll_group *g, const coll_work_t *work, void *stream);
+/* What is put on the stream from now on waits for the work. *is_ending: it is
+ * on no stream any more, and its result is about to be there. */
+coll_status_t gpu_order(struct coll_group *g, const coll_work_t *work,
+    void *stream, bool *is_ending);
 
 /* Makes communicators of g's for the parts of a split, child NULL for a rank
  * that is in none, if g has one: all ranks of g call it. */

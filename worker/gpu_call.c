@@ -245,22 +245,31 @@ coll_status_t gpu_send_recv(struct coll_group *g, struct coll_call *call)
     return status;
 }
 
-coll_status_t gpu_order(
-    struct coll_group *g, const coll_work_t *work, void *stream)
+coll_status_t gpu_order(struct coll_group *g, const coll_work_t *work,
+    void *stream, bool *is_ending)
 {
     struct gpu *gpu = gpu_of(g);
     struct cu_context *before;
     cu_result_t rc = COLL_CUDA_SUCCESS;
+    bool is_aborted = false;
 
+    *is_ending = true;
     if (gpu == NULL)
         return COLL_OK;
     before = gpu_enter(gpu->cu, gpu->context); /* the default stream's */
     pthread_mutex_lock(&gpu->lock);
-    for (struct gpu_op *op = gpu->first; op != NULL; op = op->next)
-        if (op->work == work)
+    for (struct gpu_op *op = gpu->first; op != NULL; op = op->next) {
+        if (op->work != work)
+            continue;
+        *is_ending = false;
+        is_aborted = gpu->comm == NULL;
+        if (!is_aborted)
             rc = gpu->cu->stream_wait_event(stream, op->event, 0);
+    }
     pthread_mutex_unlock(&gpu->lock);
     gpu_leave(gpu->cu, gpu->context, before);
+    if (is_aborted)
+        return coll_group_check(g);
     return rc == COLL_CUDA_SUCCESS
                ? COLL_OK
                : gpu_fail_cuda(
