@@ -1197,6 +1197,13 @@ static bool finish(coll_work_t *work)
     return was_well;
 }
 
+static bool order_and_finish(coll_work_t *work)
+{
+    bool was_well = is_well(coll_work_wait_stream(work, NULL));
+
+    return finish(work) && was_well;
+}
+
 static bool use_all(float *x)
 {
     coll_work_t *work;
@@ -1210,7 +1217,7 @@ static bool use_all(float *x)
                is_well(coll_gpu_synchronize(NULL, 0)) &&
                is_well(coll_all_reduce_async(
                    x, x, COUNT, COLL_FLOAT32, COLL_SUM, NULL, &work)) &&
-               is_well(coll_work_wait_stream(work, NULL)) && finish(work) &&
+               order_and_finish(work) &&
                is_well(coll_all_reduce_multigpu(
                    from, to, 1, COUNT, COLL_FLOAT32, COLL_SUM, NULL)) &&
                is_well(coll_gpu_synchronize(NULL, 0));
