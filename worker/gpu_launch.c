@@ -418,8 +418,10 @@ static coll_status_t run(struct launch *launches, int n)
     result = enqueue(launches, n);
     if (result != COLL_NCCL_SUCCESS)
         return gpu_fail_nccl(launches[0].gpu, launches[0].call, result, NULL);
-    for (int i = 0; status == COLL_OK && i < n; i++)
+    for (int i = 0; status == COLL_OK && i < n; i++) {
+        launches[i].gpu->cu->context_set(launches[i].gpu->context);
         status = mark(&launches[i]);
+    }
     return status;
 }
 
