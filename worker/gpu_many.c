@@ -76,6 +76,19 @@ static coll_status_t make(
     return COLL_OK;
 }
 
+/* The communicators of a number of devices are those of its first call. */
+static coll_status_t check_devices(
+    const struct gpu_many *m, const char *function, const int *devices)
+{
+    for (unsigned int i = 0; m != NULL && i < m->n; i++)
+        if (m->gpus[i]->device != devices[i])
+            return coll_fail(COLL_ERR_ARGUMENT,
+                "%s: buffer %u is on GPU %d, in the first such call it was on "
+                "GPU %d",
+                function, i, devices[i], m->gpus[i]->device);
+    return COLL_OK;
+}
+
 coll_status_t gpu_many_run(struct coll_group *g, struct coll_call *call)
 {
     struct cu_stream *streams[GPU_MANY_MAX] = {NULL};
@@ -83,15 +96,10 @@ coll_status_t gpu_many_run(struct coll_group *g, struct coll_call *call)
     struct gpu_many *m = find(g, call->ndevices);
     coll_status_t status = m == NULL ? make(g, call, &m) : COLL_OK;
 
+    if (status == COLL_OK)
+        status = check_devices(m, coll_kind_name(call->kind), call->devices);
     if (status != COLL_OK)
         return status;
-    for (unsigned int i = 0; i < m->n; i++)
-        if (m->gpus[i]->device != call->devices[i])
-            return coll_fail(COLL_ERR_ARGUMENT,
-                "%s: buffer %u is on GPU %d, in the first such call it was on "
-                "GPU %d",
-                coll_kind_name(call->kind), i, call->devices[i],
-                m->gpus[i]->device);
     calls = calloc(m->n, sizeof(*calls));
     if (calls == NULL)
         return coll_fail(
@@ -110,6 +118,67 @@ coll_status_t gpu_many_run(struct coll_group *g, struct coll_call *call)
 /* --- Public ----------------------------------------------------------------
  */
 
+/* What can be said without a look at the buffers. */
+static coll_status_t check(const struct coll_group *g, const char *function,
+    struct coll_call *call, int n)
+{
+    size_t size = coll_dtype_size(call->dtype);
+    size_t parts = (size_t)g->size * (size_t)n;
+
+    if (call->kind != COLL_KIND_ALL_GATHER &&
+        call->kind != COLL_KIND_REDUCE_SCATTER)
+        parts = 1;
+    if (size == 0)
+        return coll_fail(COLL_ERR_ARGUMENT, "%s: unknown data type %d",
+            function, (int)call->dtype);
+    if (call->count > (size_t)PTRDIFF_MAX / size / parts)
+        return coll_fail(COLL_ERR_ARGUMENT,
+            "%s: %zu elements of %s are more than the address space", function,
+            call->count, coll_dtype_name(call->dtype));
+    if (call->many_recv == NULL ||
+        (call->kind != COLL_KIND_BROADCAST && call->many_send == NULL))
+        return coll_fail(
+            COLL_ERR_ARGUMENT, "%s: an array of buffers is NULL", function);
+    if (call->root < 0 || call->root >= g->size * n)
+        return coll_fail(COLL_ERR_ARGUMENT,
+            "%s: root %d is not a rank of a world of %d", function, call->root,
+            g->size * n);
+    if (coll_factor_get(call->op, &call->factor)) {
+        call->has_factor = true;
+        call->op = COLL_SUM;
+    }
+    if (call->has_factor && call->dtype == COLL_BOOL)
+        return coll_fail(COLL_ERR_ARGUMENT,
+            "%s: a bool cannot be multiplied with a factor", function);
+    if (!kernel_supports(call->dtype, call->op))
+        return coll_fail(COLL_ERR_ARGUMENT, "%s: there is no %s of %s",
+            function, coll_op_name(call->op), coll_dtype_name(call->dtype));
+    return gpu_ops_check(NULL, function, call);
+}
+
+/* The devices of the buffers: each has one of its own. */
+static coll_status_t find_devices(
+    const char *function, const struct coll_call *call, int n, int *devices)
+{
+    for (int i = 0; i < n; i++) {
+        const void *to = call->many_recv[i];
+        const void *from = call->many_send == NULL ? to : call->many_send[i];
+
+        devices[i] = gpu_device_of(from);
+        if (devices[i] == GPU_HOST ||
+            (to != NULL && gpu_device_of(to) != devices[i]) ||
+            (to == NULL && call->kind != COLL_KIND_REDUCE))
+            return coll_fail(COLL_ERR_ARGUMENT,
+                "%s: buffers %d are not on one GPU", function, i);
+        for (int k = 0; k < i; k++)
+            if (devices[k] == devices[i])
+                return coll_fail(COLL_ERR_ARGUMENT,
+                    "%s: buffers %d and %d are on GPU %d both", function, k, i,
+                    devices[i]);
+    }
+    return COLL_OK;
+}
+
 /* What only says what it is; the rest is checked here. */
 static coll_status_t run(
     const char *function, struct coll_call *call, int n, coll_group_t *group)
@@ -123,36 +192,18 @@ static coll_status_t run(
     if (n < 1 || n > GPU_MANY_MAX)
         return coll_fail(COLL_ERR_ARGUMENT, "%s: n is %d, it is 1 to %d",
             function, n, GPU_MANY_MAX);
-    if (coll_dtype_size(call->dtype) == 0)
-        return coll_fail(COLL_ERR_ARGUMENT, "%s: unknown data type %d",
-            function, (int)call->dtype);
-    if (call->many_recv == NULL ||
-        (call->kind != COLL_KIND_BROADCAST && call->many_send == NULL))
-        return coll_fail(
-            COLL_ERR_ARGUMENT, "%s: an array of buffers is NULL", function);
-    if (call->root < 0 || call->root >= g->size * n)
-        return coll_fail(COLL_ERR_ARGUMENT,
-            "%s: root %d is not a rank of a world of %d", function, call->root,
-            g->size * n);
-    if (coll_factor_get(call->op, &call->factor)) {
-        call->has_factor = true;
-        call->op = COLL_SUM;
+    status = check(g, function, call, n);
+    if (status != COLL_OK)
+        return status;
+    if (call->count == 0) { /* no buffer says where */
+        call->root /= n;
+        call->many_send = NULL;
+        call->many_recv = NULL;
+        return coll_group_run(g, call);
     }
-    if (!kernel_supports(call->dtype, call->op))
-        return coll_fail(COLL_ERR_ARGUMENT, "%s: there is no %s of %s",
-            function, coll_op_name(call->op), coll_dtype_name(call->dtype));
-    status = gpu_ops_check(NULL, function, call);
-    for (int i = 0; status == COLL_OK && i < n; i++) {
-        const void *to = call->many_recv[i];
-        const void *from = call->many_send == NULL ? to : call->many_send[i];
-
-        devices[i] = gpu_device_of(from);
-        if (devices[i] == GPU_HOST ||
-            (to != NULL && gpu_device_of(to) != devices[i]) ||
-            (to == NULL && call->kind != COLL_KIND_REDUCE))
-            status = coll_fail(COLL_ERR_ARGUMENT,
-                "%s: buffers %d are not on one GPU", function, i);
-    }
+    status = find_devices(function, call, n, devices);
+    if (status == COLL_OK)
+        status = check_devices(find(g, n), function, devices);
     if (status != COLL_OK)
         return status;
     call->on_gpu = true;
