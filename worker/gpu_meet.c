@@ -56,6 +56,7 @@ struct hello {
     int32_t devices; /* of this rank */
     int32_t share; /* ranks that may have a device */
     int32_t options[4];
+    int32_t status; /* why there is none */
     uint64_t name; /* rank 0's is that of the communicator */
     char net_name[GPU_NET_NAME_SIZE];
     char host[64];
@@ -157,8 +158,10 @@ static coll_status_t find(struct meeting *m, struct device_hello *own)
     if (status == COLL_OK)
         status = nccl_api_get(&m->nccl);
     if (status == COLL_OK)
-        status = gpu_ops_check(m->nccl, coll_kind_name(m->call->kind), m->call);
-    return status == COLL_OK ? describe_devices(m, own) : status;
+        status = describe_devices(m, own);
+    if (status != COLL_OK)
+        return COLL_ERR_ENVIRONMENT;
+    return gpu_ops_check(m->nccl, coll_kind_name(m->call->kind), m->call);
 }
 
 static void describe(
@@ -186,14 +189,15 @@ static void describe(
         own->version = m->nccl->version;
     else
         strncpy(own->reason, coll_last_error(), sizeof(own->reason) - 1);
+    own->status = status;
 }
 
 /* --- Is all well? ----------------------------------------------------------
  */
 
 /* The same sentence on all ranks, of what all have heard; the group goes on. */
-__attribute__((format(printf, 2, 3))) static coll_status_t refuse(
-    struct meeting *m, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static coll_status_t refuse(
+    struct meeting *m, coll_status_t status, const char *fmt, ...)
 {
     char text[400];
     va_list args;
@@ -202,7 +206,7 @@ __attribute__((format(printf, 2, 3))) static coll_status_t refuse(
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     m->call->is_refused = true;
-    return coll_fail(COLL_ERR_ENVIRONMENT, FUNCTION ": %s", text);
+    return coll_fail(status, FUNCTION ": %s", text);
 }
 
 /* Of those that cannot, the ranks with the first one's reason. */
@@ -210,6 +214,7 @@ static coll_status_t check_reasons(struct meeting *m)
 {
     char ranks[96];
     const char *reason = NULL;
+    coll_status_t status = COLL_OK;
     bool *in = calloc((size_t)m->g->size, sizeof(*in));
 
     if (in == NULL)
@@ -219,14 +224,17 @@ static coll_status_t check_reasons(struct meeting *m)
 
         if (h->version != 0)
             continue;
-        if (reason == NULL)
+        if (reason == NULL) {
             reason = h->reason;
+            status = (coll_status_t)h->status;
+        }
         in[r] = strcmp(reason, h->reason) == 0;
     }
     if (reason != NULL)
         coll_ranks_text(ranks, sizeof(ranks), in, m->g->size, m->g->names);
     free(in);
-    return reason == NULL ? COLL_OK : refuse(m, "on %s: %s", ranks, reason);
+    return reason == NULL ? COLL_OK
+                          : refuse(m, status, "on %s: %s", ranks, reason);
 }
 
 static coll_status_t check_alike(struct meeting *m)
@@ -240,19 +248,20 @@ static coll_status_t check_alike(struct meeting *m)
             coll_rank_name(m->g->names, 0), coll_rank_name(m->g->names, r)};
 
         if (h->version != first->version)
-            return refuse(m,
+            return refuse(m, COLL_ERR_ENVIRONMENT,
                 "rank %d (host %s) has NCCL %s, rank %d (host %s) has %s; all "
                 "ranks need the same",
                 names[0], first->host,
                 nccl_version_text(first->version, text[0]), names[1], h->host,
                 nccl_version_text(h->version, text[1]));
         if (h->devices != first->devices)
-            return refuse(m, "rank %d has %d devices in it, rank %d has %d",
-                names[0], first->devices, names[1], h->devices);
+            return refuse(m, COLL_ERR_ENVIRONMENT,
+                "rank %d has %d devices in it, rank %d has %d", names[0],
+                first->devices, names[1], h->devices);
         if (memcmp(h->options, first->options, sizeof(h->options)) != 0 ||
             strcmp(h->net_name, first->net_name) != 0)
-            return refuse(m, "ranks %d and %d pass different options", names[0],
-                names[1]);
+            return refuse(m, COLL_ERR_ENVIRONMENT,
+                "ranks %d and %d pass different options", names[0], names[1]);
     }
     return COLL_OK;
 }
@@ -297,7 +306,7 @@ static coll_status_t check_sorted(struct meeting *m, const size_t *order)
 
         run = is_same_device(m, a, b) ? run + 1 : 1;
         if (run > 1 && run > (size_t)h->share)
-            return refuse(m,
+            return refuse(m, COLL_ERR_ENVIRONMENT,
                 "ranks %d and %d on host %s share the GPU with bus id %s; give "
                 "each rank a device of its own (coll_gpu_device() tells "
                 "which)%s",
@@ -385,7 +394,7 @@ static coll_status_t meet_ids(struct meeting *m)
 
         m->ids[i] = all[maker].id;
         if (all[maker].reason[0] != '\0')
-            status = refuse(m, "on rank %d: %.200s",
+            status = refuse(m, COLL_ERR_ENVIRONMENT, "on rank %d: %.200s",
                 coll_rank_name(m->g->names, maker), all[maker].reason);
     }
     free(all);
