@@ -29,10 +29,6 @@
 /* All ranks of a node are known to be up when they meet there. */
 #define LOCAL_MEET_MS 60000
 
-/* The leaders find out on whose account a time is over: so much longer their
- * ranks wait for the sentence. */
-#define VERDICT_MS 6000
-
 struct nodes_state {
     int nodes_count;
     int *nodes; /* [size] of each rank */
@@ -46,6 +42,9 @@ struct nodes_state {
     struct coll_group *local; /* NULL if this rank is alone on its node */
     struct tcp_net *net; /* NULL unless this rank leads one of several nodes */
     struct tcp_places *places; /* NULL with one node */
+    struct coll_group *g; /* whose it is */
+    const struct coll_call *waits; /* for its node, in this part of a call */
+    bool hears_net; /* while it waits there; see hear_net() */
 };
 
 static void release(struct nodes_state *s)
@@ -106,9 +105,46 @@ static coll_status_t watch_local(void *arg, const struct coll_call *call)
     return shm_check_alive(arg, call);
 }
 
-static coll_status_t watch_net(void *arg, const struct coll_call *call)
+static void tell_node(struct nodes_state *s, coll_status_t status)
 {
-    return tcp_check(arg, call);
+    if (s->local != NULL)
+        shm_announce_failure(s->local->state, status,
+            SHM_HAD_GROUP | (tcp_is_for_all(status) ? SHM_AS_IT_IS : 0));
+}
+
+/* The time of what waits for the node is over, here or on another rank. */
+static coll_status_t find_who_is_late(struct nodes_state *s)
+{
+    const struct shm_state *shm = s->local->state;
+    int *late = calloc((size_t)s->local_size, sizeof(*late));
+    coll_status_t status = COLL_OK;
+    size_t n = 0;
+
+    if (late == NULL)
+        return coll_fail(COLL_ERR_MEMORY, "out of memory for a failure");
+    for (int i = 0; i < s->local_size; i++)
+        if (shm_is_behind(shm, i))
+            late[n++] = s->ranks[i];
+    if (n > 0)
+        status = p2p_await(s->g->p2p, s->waits, late, n);
+    free(late);
+    return status;
+}
+
+/* While a rank waits for its node, what there is besides. */
+static coll_status_t watch_outside(void *arg, const struct coll_call *part)
+{
+    struct nodes_state *s = arg;
+    coll_status_t status = COLL_OK;
+
+    if (s->hears_net)
+        status = tcp_check(s->net, part);
+    if (status == COLL_OK && (clock_now_ns() >= s->waits->deadline_ns ||
+                                 p2p_is_asked(s->g->p2p, s->waits->seq)))
+        status = find_who_is_late(s);
+    if (status != COLL_OK)
+        tell_node(s, status);
+    return status;
 }
 
 static coll_status_t make_local(struct nodes_state *s,
@@ -134,12 +170,15 @@ static coll_status_t make_local(struct nodes_state *s,
         s->indices[g->rank], s->local_size, g->timeout_ms, &here);
     if (status != COLL_OK)
         return status;
+    shm = s->local->state;
     if (s->net != NULL) {
-        shm = s->local->state;
         s->net->watch_fd = shm->epoll;
         s->net->watch_cb = watch_local;
         s->net->watch_arg = shm;
-        shm->watch_arg = s->net;
+    }
+    if (s->nodes_count > 1) {
+        shm->watch_cb = watch_outside;
+        shm->watch_arg = s;
     }
     return COLL_OK;
 }
@@ -156,6 +195,7 @@ static coll_status_t nodes_create(
     s = calloc(1, sizeof(*s));
     if (s == NULL)
         return coll_fail(COLL_ERR_MEMORY, "out of memory for a group");
+    s->g = g;
     status = tcp_meet(&meeting, &s->net, &s->places, g, boot, false);
     if (status != COLL_OK) {
         release(s);
@@ -199,13 +239,19 @@ static void nodes_destroy(struct coll_group *g)
 
 /* --- Operations ----------------------------------------------------------- */
 
+/* The end of its time is watch_outside()'s matter: who is late within the node
+ * may wait for another one. */
 static coll_status_t run_local(
     struct nodes_state *s, const struct coll_call *part)
 {
+    struct coll_call here = *part;
+
     if (s->local == NULL)
         return COLL_OK;
     s->local->seq = part->seq;
-    return coll_backend_shm.run(s->local, part);
+    s->waits = part;
+    here.deadline_ns = UINT64_MAX;
+    return coll_backend_shm.run(s->local, &here);
 }
 
 static bool has_root(
@@ -264,12 +310,6 @@ static coll_status_t run_between(
     return status;
 }
 
-static void add_verdict_time(struct coll_call *part)
-{
-    if (part->deadline_ns < UINT64_MAX - VERDICT_MS * CLOCK_NS_PER_MS)
-        part->deadline_ns += VERDICT_MS * CLOCK_NS_PER_MS;
-}
-
 /* Also tells the node's ranks that all went well elsewhere. */
 static coll_status_t hand_out(
     struct nodes_state *s, struct coll_group *g, const struct coll_call *call)
@@ -281,30 +321,14 @@ static coll_status_t hand_out(
     if (call->kind == COLL_KIND_BARRIER ||
         (call->kind == COLL_KIND_BROADCAST && has_root(s, g, call->root)))
         part.kind = COLL_KIND_BARRIER;
-    add_verdict_time(&part);
     return run_local(s, &part);
-}
-
-static void tell_node(struct nodes_state *s, coll_status_t status)
-{
-    bool is_for_all = status == COLL_ERR_PEER || status == COLL_ERR_MISMATCH ||
-                      status == COLL_ERR_TIMEOUT;
-
-    if (s->local != NULL)
-        shm_announce_failure(s->local->state, status,
-            SHM_HAD_GROUP | (is_for_all ? SHM_AS_IT_IS : 0));
 }
 
 /* Before its part between the nodes a leader hears of failures there even
  * while it waits for its own node; afterwards they are of later operations. */
-static void watch_between(struct nodes_state *s, bool is_on)
+static void hear_net(struct nodes_state *s, bool is_on)
 {
-    struct shm_state *shm;
-
-    if (s->net == NULL || s->local == NULL)
-        return;
-    shm = s->local->state;
-    shm->watch_cb = is_on ? watch_net : NULL;
+    s->hears_net = is_on && s->net != NULL;
 }
 
 /* Within the nodes, between them, and back. */
@@ -313,9 +337,9 @@ static coll_status_t run_in_parts(
 {
     coll_status_t status;
 
-    watch_between(s, true);
+    hear_net(s, true);
     status = bring_together(s, g, call);
-    watch_between(s, false);
+    hear_net(s, false);
     if (status == COLL_OK && s->net != NULL) {
         status = run_between(s, g, call);
         if (status != COLL_OK)
@@ -362,12 +386,11 @@ static coll_status_t run_on_blocks(struct nodes_state *s,
         .sendbuf = kind == COLL_KIND_GATHER ? s->blocks : NULL,
         .recvbuf = recvbuf,
         .seq = call->seq,
+        .timeout_ms = call->timeout_ms,
         .deadline_ns = call->deadline_ns,
         .whole = call,
     };
 
-    if (kind == COLL_KIND_BROADCAST)
-        add_verdict_time(&part);
     return run_local(s, &part);
 }
 
@@ -382,10 +405,10 @@ static coll_status_t share_blocks(struct nodes_state *s,
     char *all = s->net == NULL ? s->blocks : tcp_blocks(s->net);
     coll_status_t status;
 
-    watch_between(s, true);
+    hear_net(s, true);
     status = run_on_blocks(
         s, call, COLL_KIND_GATHER, s->net == NULL ? NULL : all, bytes);
-    watch_between(s, false);
+    hear_net(s, false);
     if (status == COLL_OK && s->net != NULL) {
         status = tcp_agree(s->net, call, &gift);
         if (status != COLL_OK)
@@ -482,8 +505,10 @@ static coll_status_t nodes_run(
 
     if (s == NULL)
         return coll_backend_self.run(g, call);
-    if (s->nodes_count == 1)
-        return run_local(s, call);
+    if (s->nodes_count == 1) {
+        s->local->seq = call->seq;
+        return coll_backend_shm.run(s->local, call);
+    }
     switch (choose(s, g, call)) {
     case COLL_ALGORITHM_HIERARCHICAL:
         status = run_in_parts(s, g, call);

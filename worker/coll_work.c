@@ -398,18 +398,10 @@ static void stop_driving(struct coll_group *g)
 static void drive(
     struct coll_work *w, struct coll_group *g, uint64_t deadline_ns)
 {
-    bool is_short = deadline_ns < w->call.deadline_ns;
-    coll_status_t status;
-
-    if (w->on_gpu) {
+    if (w->on_gpu)
         drive_device(w, g, deadline_ns);
-        return;
-    }
-    status = p2p_wait(
-        g->p2p, w->list, w->nops, is_short ? deadline_ns : w->call.deadline_ns);
-
-    if (status == COLL_ERR_TIMEOUT && !is_short)
-        p2p_fail(g->p2p, status); /* the group's own time is over */
+    else
+        p2p_wait(g->p2p, w->list, w->nops, deadline_ns);
 }
 
 /* --- The program's side --------------------------------------------------- */

@@ -309,27 +309,39 @@ static void follow(struct p2p *p, uint64_t deadline_ns)
     p->followers--;
 }
 
-static coll_status_t wait_for(
-    struct p2p *p, struct target *t, uint64_t deadline_ns)
+/* Whether all are done; else the time is over. */
+static bool wait_until(struct p2p *p, struct target *t, uint64_t deadline_ns)
 {
-    uint64_t since_ns = 0;
-
     while (!is_reached(t)) {
-        if (since_ns == 0)
-            since_ns = clock_now_ns();
         if (!p->is_driven) {
             drive(p, t, deadline_ns);
             if (is_reached(t))
                 break;
         }
-        if (clock_now_ns() >= deadline_ns) {
-            leave(p);
-            return fail_timeout(p, t, since_ns);
-        }
+        if (clock_now_ns() >= deadline_ns)
+            return false;
         if (p->is_driven || p->thread_is_polling)
             follow(p, deadline_ns);
     }
-    leave(p);
+    return true;
+}
+
+static coll_status_t wait_for(
+    struct p2p *p, struct target *t, uint64_t deadline_ns)
+{
+    if (!is_reached(t)) {
+        uint64_t since_ns = clock_now_ns();
+        bool is_in_time;
+
+        for (size_t i = 0; i < t->n; i++)
+            op_at(t, i)->waiters++;
+        is_in_time = wait_until(p, t, deadline_ns);
+        for (size_t i = 0; i < t->n; i++)
+            op_at(t, i)->waiters--;
+        leave(p);
+        if (!is_in_time)
+            return fail_timeout(p, t, since_ns);
+    }
     for (size_t i = 0; i < t->n; i++)
         if (op_at(t, i)->status != COLL_OK)
             return coll_fail(op_at(t, i)->status, "%s", p->failure_text);
@@ -386,11 +398,50 @@ coll_status_t p2p_run(struct p2p *p, struct p2p_op *ops, size_t n)
     pthread_mutex_lock(&p->lock);
     for (size_t i = 0; i < n; i++)
         post(p, &ops[i]);
-    status = wait_for(p, &t, ops[0].call->deadline_ns);
-    /* Nobody may have the operations any more: they are the caller's. */
-    if (status == COLL_ERR_TIMEOUT)
-        fail(p, status);
+    status = wait_for(p, &t, UINT64_MAX); /* that is, its own */
     p2p_unlock(p);
+    return status;
+}
+
+bool p2p_is_asked(struct p2p *p, uint64_t seq)
+{
+    bool is_asked;
+
+    pthread_mutex_lock(&p->lock);
+    /* Who asks may have to connect first. */
+    if (p->places != NULL && p->failure == COLL_OK && p2p_watch_try(p) == 0)
+        p2p_settle(p);
+    move_round(p, false);
+    leave(p);
+    is_asked = p->failure != COLL_OK || p2p_has_question(p, seq);
+    p2p_unlock(p);
+    return is_asked;
+}
+
+/* No step has such a tag. */
+#define TAG_NEVER (-1)
+
+coll_status_t p2p_await(
+    struct p2p *p, const struct coll_call *call, const int *ranks, size_t n)
+{
+    struct p2p_op *ops = calloc(n, sizeof(*ops));
+    coll_status_t status;
+
+    if (ops == NULL) {
+        status = coll_fail(COLL_ERR_MEMORY, "out of memory for a failure");
+        p2p_fail(p, status);
+        return status;
+    }
+    for (size_t i = 0; i < n; i++)
+        ops[i] = (struct p2p_op){
+            .is_step = true,
+            .peer = ranks[i],
+            .tag = TAG_NEVER,
+            .dtype = COLL_UINT8,
+            .call = call,
+        };
+    status = p2p_run(p, ops, n);
+    free(ops);
     return status;
 }
 

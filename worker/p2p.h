@@ -46,6 +46,7 @@ struct p2p_op {
     struct p2p_op *after, **before; /* among all that are not done */
     size_t bytes;
     size_t moved; /* of them */
+    unsigned int waiters; /* threads that wait for it and others */
     uint64_t number; /* in the order of posting */
     uint64_t from; /* in the sender's memory, or its memfd */
     bool is_mapped; /* that is what from is about */
@@ -65,8 +66,9 @@ void p2p_post(struct p2p *p, struct p2p_op *const *ops, size_t n);
 
 /*
  * Waits until all are done. The first status that is not COLL_OK is returned,
- * with its sentence. When the time is over: COLL_ERR_TIMEOUT with the ranks
- * that were waited for; what is not done goes on, and so does the group.
+ * with its sentence. At deadline_ns: COLL_ERR_TIMEOUT with the ranks that were
+ * waited for; what is not done goes on, and so does the group. Its end is that
+ * of the operations' own calls: UINT64_MAX waits for no other.
  */
 coll_status_t p2p_wait(
     struct p2p *p, struct p2p_op *const *ops, size_t n, uint64_t deadline_ns);
@@ -92,5 +94,18 @@ void p2p_after_fork(struct p2p *p);
 /* Post and wait, for the steps of a collective: up to the call's deadline. A
  * time-out is the group's failure. */
 coll_status_t p2p_run(struct p2p *p, struct p2p_op *ops, size_t n);
+
+/*
+ * For a rank that waits in a collective in another way than by messages, and
+ * looks here from time to time: whether its wait makes no sense any more, since
+ * somebody's time is over who waits for this rank in that operation or a later
+ * one. Then, or when its own time is over, it calls p2p_await().
+ */
+bool p2p_is_asked(struct p2p *p, uint64_t seq);
+
+/* Finds out on whose account the ranks that the call needs do not come, which
+ * is COLL_ERR_TIMEOUT, or hears of another end of the group. Never COLL_OK. */
+coll_status_t p2p_await(
+    struct p2p *p, const struct coll_call *call, const int *ranks, size_t n);
 
 #endif

@@ -46,12 +46,22 @@ static void fail_rc(struct p2p *p, const char *what, int rc)
                         "messages between ranks: %s: %s", what, strerror(-rc)));
 }
 
-bool p2p_watch_open(struct p2p *p)
+static void close_set(struct p2p *p)
+{
+    if (p->epoll >= 0)
+        close(p->epoll);
+    if (p->wake_fd >= 0)
+        close(p->wake_fd);
+    p->epoll = -1;
+    p->wake_fd = -1;
+}
+
+int p2p_watch_try(struct p2p *p)
 {
     int rc = 0;
 
     if (p->epoll >= 0)
-        return true;
+        return 0;
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->wake_fd >= 0)
         p->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -71,12 +81,21 @@ bool p2p_watch_open(struct p2p *p)
         rc = p2p_watch(
             p, p->net->links[i].news, EPOLLIN | EPOLLET, P2P_WATCH_NEWS, 0);
     if (rc < 0) {
-        fail_rc(p, "wait", rc);
-        return false;
+        close_set(p);
+        return rc;
     }
     if (p->shm != NULL)
         shm_set_wake_fd(p->shm, p->lane, p->wake_fd);
-    return true;
+    return 0;
+}
+
+bool p2p_watch_open(struct p2p *p)
+{
+    int rc = p2p_watch_try(p);
+
+    if (rc < 0)
+        fail_rc(p, "wait", rc);
+    return rc == 0;
 }
 
 /* --- Who comes in --------------------------------------------------------- */
@@ -244,10 +263,7 @@ void p2p_watch_close(struct p2p *p)
         drop_stranger(p, slot, false);
     if (p->shm != NULL)
         shm_set_wake_fd(p->shm, p->lane, -1);
-    if (p->epoll >= 0)
-        close(p->epoll);
-    if (p->wake_fd >= 0)
-        close(p->wake_fd);
+    close_set(p);
 }
 
 void p2p_meet_neighbours(struct p2p *p)

@@ -4,6 +4,7 @@
  *   p2p.c        the calls, and who moves the bytes while others wait
  *   p2p_match.c  which message goes to which receive, and the protocol
  *   p2p_check.c  whether what is waited for can still come
+ *   p2p_late.c   and if it does not come in time, who is to blame
  *   p2p_shm.c    the bytes of two ranks of one node
  *   p2p_memory.c and those that lie in memory of coll_alloc()
  *   p2p_tcp.c    those of two others, p2p_door.c how they come to connect
@@ -17,6 +18,8 @@
  *   DATA   a part of it
  *   FIN    or: the receiver has taken it from the sender's memory itself
  *   LEFT   the last word over TCP of a rank that leaves
+ *   ASK    "my time is over: do you wait yourself?", or no longer
+ *   WAITS  the answer, if so; p2p_late.c has the rules
  *
  * The headers EAGER and RTS come in the order of the sends, so the first one
  * that fits a receive is the right one.
@@ -39,7 +42,13 @@ enum p2p_header_kind {
     P2P_DATA,
     P2P_FIN,
     P2P_LEFT,
+    P2P_ASK,
+    P2P_WAITS,
 };
+
+/* What ASK is about: a collective's number, or one of these. */
+#define P2P_ASK_NOTHING ((uint64_t)0)
+#define P2P_ASK_MESSAGE UINT64_MAX
 
 #define P2P_MAGIC 0x7032u
 
@@ -50,9 +59,10 @@ struct p2p_header {
     int32_t tag;
     uint16_t dtype;
     uint16_t is_mapped; /* RTS: in memory that the receiver can map */
-    uint32_t id; /* RTS and what follows it: the sender's number for it */
+    uint32_t id; /* RTS and what follows it: the sender's number for it; ASK
+                  * and WAITS: the asker's */
     uint64_t count; /* elements; DATA: bytes behind the header; LEFT: after
-                     * which operation */
+                     * which operation; ASK: what it is about */
     uint64_t at; /* RTS: where the data lies in the sender's memory, or in its
                   * memfd if is_mapped */
 };
@@ -132,7 +142,7 @@ struct p2p_word {
     uint32_t kind; /* enum p2p_word_kind */
     int32_t rank; /* HELLO: who connects */
     int32_t status; /* FAILED */
-    uint64_t seq; /* LEFT: after which operation */
+    uint64_t seq; /* LEFT: after which operation; WAITS: the asker's number */
     uint32_t has_sent; /* LEFT: there is a connection the other way */
     uint32_t unused;
     char token[TCP_TOKEN_BYTES];
@@ -144,9 +154,10 @@ enum p2p_word_kind {
     P2P_WORD_WELCOME, /* these come back */
     P2P_WORD_HAS_LEFT,
     P2P_WORD_FAILED,
+    P2P_WORD_WAITS, /* as P2P_WAITS, over a connection that is there */
 };
 
-#define P2P_WORD_MAGIC 0x70327031u /* and version */
+#define P2P_WORD_MAGIC 0x70327032u /* and version */
 
 /* The messages to a rank and those from it take a connection each, made by who
  * sends: so no two cross, and each carries one thing. */
@@ -213,6 +224,15 @@ struct p2p_peer {
     size_t replies_count, replies_room;
     struct p2p_pipe pipe; /* of a rank of this node */
     struct p2p_wire *wire; /* of another one */
+    /* When somebody's time is over. Its question and whether that is answered;
+     * when, in attended_ns, it was asked itself, or 0, and whether it has said
+     * that it waits. */
+    uint64_t question;
+    uint32_t question_id;
+    bool is_answered;
+    bool waits;
+    uint64_t asked_ns;
+    uint32_t asked_id;
 };
 
 /* Connections that have not said yet whose they are. */
@@ -236,7 +256,12 @@ struct p2p {
     size_t kept_bytes;
     struct p2p_op *outstanding; /* all that are not done */
     struct p2p_op *to_report; /* done, and their done_cb is to be called */
-    uint64_t expires_ns; /* no message's time is over before; or UINT64_MAX */
+    uint64_t expires_ns; /* before there is nothing to do about the time of an
+                          * operation; or UINT64_MAX */
+    uint64_t looked_ns; /* at the clock, when there was something to do */
+    uint64_t attended_ns; /* time, as far as this rank could notice answers */
+    uint64_t late_ns; /* since when, of it, one's time is over, or 0 */
+    uint32_t asked; /* questions so far */
     coll_status_t failure;
     char failure_text[512];
     bool *set; /* [size] scratch for error texts */
@@ -315,30 +340,53 @@ struct p2p_peer *p2p_peer_get(struct p2p *p, int rank);
 
 void p2p_peer_free(struct p2p_peer *peer);
 
+/* Queues a header without data. */
+void p2p_reply(
+    struct p2p *p, struct p2p_peer *peer, const struct p2p_header *header);
+
 /* What an operation is called in sentences: the collective that it is a step
  * of, or send or recv with its tag. */
 struct coll_call p2p_call_of(const struct p2p_op *op);
 
-/* --- p2p_check.c ---------------------------------------------------------- */
+/* --- p2p_late.c ----------------------------------------------------------- */
 
 /* Of the program's own; else it belongs to a collective. */
 bool p2p_is_message(const struct p2p_op *op);
 
-/* When a message's time is over; UINT64_MAX for steps of collectives, whose end
- * is that of who waits for them. */
+/* When its time is over; or UINT64_MAX. */
 uint64_t p2p_deadline_of(const struct p2p_op *op);
 
 /* In p->set: the ranks that it needs. */
 void p2p_mark_awaited(struct p2p *p, const struct p2p_op *op);
 
-/* Fails because the time of op, which was posted or waited for since then, is
- * over; in p->set are those that were waited for. */
+/* Fails because a wait for op is over that began then; in p->set are those that
+ * were waited for. */
 coll_status_t p2p_fail_late(
     struct p2p *p, const struct p2p_op *op, uint64_t since_ns);
+
+/* What it is, in words that are true on every rank. */
+const char *p2p_op_text(
+    char *out, size_t cap, const struct p2p *p, const struct p2p_op *op);
+
+/* Answers the question of a rank if there is one and this rank waits. */
+void p2p_answer(struct p2p *p, struct p2p_peer *peer);
+
+/* Whether another rank asks about a collective with this number or one after
+ * it. */
+bool p2p_has_question(const struct p2p *p, uint64_t seq);
+
+/* Fails the engine if the time of an operation is over and it is known on
+ * whose account; finds that out, and answers others who do. */
+void p2p_check_time(struct p2p *p);
+
+/* --- p2p_check.c ---------------------------------------------------------- */
 
 /* Fails the engine if there is a reason. Costs system calls: for who is about
  * to sleep. */
 void p2p_check(struct p2p *p);
+
+/* Takes in what has happened to connections, and what that leads to. */
+void p2p_settle(struct p2p *p);
 
 /* --- p2p_shm.c ----------------------------------------------------------- */
 
@@ -384,6 +432,9 @@ void p2p_tcp_admit(struct p2p_peer *peer, int fd);
 /* Takes in what is said where collectives are done. */
 void p2p_tcp_hear(struct p2p *p);
 
+/* Answers a question that has come over the connection in. */
+void p2p_tcp_answer(struct p2p_peer *peer, uint32_t id);
+
 /* Tells all that this rank gives up. */
 void p2p_tcp_tell(struct p2p *p, coll_status_t status);
 
@@ -413,6 +464,9 @@ void p2p_unwatch(struct p2p *p, int fd);
 /* Makes the epoll set, if there is none. Whether there is one: else it has
  * failed. */
 bool p2p_watch_open(struct p2p *p);
+
+/* The same for who can do without: 0 or a negative errno. */
+int p2p_watch_try(struct p2p *p);
 
 /* Gives the lock back and tells those who want to be called what is done. */
 void p2p_unlock(struct p2p *p);

@@ -86,7 +86,8 @@ void p2p_fail_all(struct p2p *p, coll_status_t status)
     if (p->failure != COLL_OK)
         return;
     if (p->shm != NULL)
-        shm_announce_failure(p->shm, status, SHM_HAD_GROUP);
+        shm_announce_failure(p->shm, status,
+            SHM_HAD_GROUP | (tcp_is_for_all(status) ? SHM_AS_IT_IS : 0));
     if (p->places != NULL)
         p2p_tcp_tell(p, status);
     p2p_end_all(p, status);
@@ -201,9 +202,11 @@ void p2p_peer_free(struct p2p_peer *peer)
 
 /* --- Out ------------------------------------------------------------------ */
 
-static void reply(struct p2p *p, struct p2p_peer *peer,
-    enum p2p_header_kind kind, uint32_t id)
+void p2p_reply(
+    struct p2p *p, struct p2p_peer *peer, const struct p2p_header *header)
 {
+    struct p2p_header *to;
+
     if (peer->replies_count == peer->replies_room) {
         size_t room = peer->replies_room * 2 + 8;
         void *more = realloc(peer->replies, room * sizeof(*peer->replies));
@@ -215,11 +218,15 @@ static void reply(struct p2p *p, struct p2p_peer *peer,
         peer->replies = more;
         peer->replies_room = room;
     }
-    peer->replies[peer->replies_count++] = (struct p2p_header){
-        .magic = P2P_MAGIC,
-        .kind = (uint8_t)kind,
-        .id = id,
-    };
+    to = &peer->replies[peer->replies_count++];
+    *to = *header;
+    to->magic = P2P_MAGIC;
+}
+
+static void reply(struct p2p *p, struct p2p_peer *peer,
+    enum p2p_header_kind kind, uint32_t id)
+{
+    p2p_reply(p, peer, &(struct p2p_header){.kind = (uint8_t)kind, .id = id});
 }
 
 /* Small messages go whole, of others the header. */
@@ -313,6 +320,8 @@ static void on_sent(struct p2p *p, struct p2p_peer *peer)
     case P2P_CTS:
     case P2P_FIN:
     case P2P_LEFT:
+    case P2P_ASK:
+    case P2P_WAITS:
         return;
     }
 }
@@ -656,6 +665,17 @@ static void on_header(struct p2p *p, struct p2p_peer *peer)
         peer->wire->has_left = true;
         peer->wire->left_after = peer->in.header.count;
         return;
+    case P2P_ASK:
+        peer->in.have = 0;
+        peer->question = peer->in.header.count;
+        peer->question_id = peer->in.header.id;
+        peer->is_answered = false;
+        p2p_answer(p, peer);
+        return;
+    case P2P_WAITS:
+        peer->in.have = 0;
+        peer->waits |= peer->in.header.id == peer->asked_id;
+        return;
     }
     fail_garbage(p, peer);
 }
@@ -795,6 +815,7 @@ void p2p_start(struct p2p *p, struct p2p_op *op)
     op->is_done = false;
     op->bytes = op->count * coll_dtype_size(op->dtype);
     op->moved = 0;
+    op->waiters = 0;
     op->before = &p->outstanding;
     op->after = p->outstanding;
     if (op->after != NULL)

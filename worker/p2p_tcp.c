@@ -252,6 +252,9 @@ static bool take_word(struct p2p_peer *peer)
         if (word->status < 0)
             note_failure(p, word->status, word->text);
         return true;
+    case P2P_WORD_WAITS:
+        peer->waits |= word->seq == peer->asked_id;
+        return true;
     }
     return false;
 }
@@ -292,14 +295,17 @@ static void say(struct p2p_peer *peer, struct p2p_word *word)
     send(w->in, word, sizeof(*word), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+void p2p_tcp_answer(struct p2p_peer *peer, uint32_t id)
+{
+    struct p2p_word word = {.kind = P2P_WORD_WAITS, .seq = id};
+
+    say(peer, &word);
+}
+
 void p2p_tcp_tell(struct p2p *p, coll_status_t status)
 {
     struct p2p_word word = {.kind = P2P_WORD_FAILED, .status = status};
-    /* These sentences are true on every rank: they say who is at fault. */
-    bool is_for_all = status == COLL_ERR_PEER || status == COLL_ERR_MISMATCH ||
-                      status == COLL_ERR_TIMEOUT;
-
-    if (is_for_all) {
+    if (tcp_is_for_all(status)) {
         snprintf(word.text, sizeof(word.text), "%.439s", coll_last_error());
     } else {
         word.status = COLL_ERR_PEER;

@@ -9,7 +9,7 @@
  * A link is two connections. One carries data, without any framing, because
  * every operation begins with an agreement on what all ranks have called, and
  * after it both sides know what comes. The other carries news: why a rank
- * gives up, that it leaves, who waits for whom. So a reason is never stuck
+ * gives up, that it leaves. So a reason is never stuck
  * behind data that nobody takes, and never taken for data.
  */
 #ifndef COLL_TCP_INTERNAL_H
@@ -35,12 +35,18 @@
 /* Neighbours of a rank, at most. */
 #define TCP_MAX_LINKS 64
 
+/* The sentences of such failures are true on every rank: they say who is at
+ * fault. Of others it has to be said whose they are. */
+static inline bool tcp_is_for_all(coll_status_t status)
+{
+    return status == COLL_ERR_PEER || status == COLL_ERR_MISMATCH ||
+           status == COLL_ERR_TIMEOUT;
+}
+
 enum tcp_news_kind {
     TCP_FAILED, /* the sender gives up in operation seq: status and text, true
                  * on every rank */
     TCP_LEFT, /* it has destroyed the group after operation seq */
-    TCP_EXPIRED, /* its time is over in operation seq, which waits for you */
-    TCP_WAITING, /* the answer: so do I, for another one */
 };
 
 #define TCP_NEWS_MAGIC 0x636f6c6eu
@@ -69,7 +75,6 @@ struct tcp_link {
     coll_status_t failure; /* COLL_OK, or what it gave up with, and text */
     uint64_t failed_in; /* the operation */
     char text[440];
-    bool is_waiting; /* it has answered that it waits itself */
 };
 
 /* One direction of an exchange; link NULL: nothing. */
@@ -88,11 +93,9 @@ struct tcp_net {
     int nlinks;
     struct tcp_link *links; /* [nlinks], by rank */
     struct pollfd *polls; /* [nlinks + TCP_EXTRA_POLLS] */
-    bool *set; /* [size] scratch for error texts */
     char *scratch; /* TCP_SCRATCH_BYTES for data of others */
     const void **srcs; /* [size] */
     atomic_flag has_told; /* that this rank gives up; by any thread */
-    bool is_asked; /* the time of another one is over */
     int wake_fd; /* an eventfd: look at the group's is_aborted */
     /* "nodes": what else can end a wait. */
     int watch_fd; /* -1: nothing */

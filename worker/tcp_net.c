@@ -61,12 +61,10 @@ int tcp_net_create(struct tcp_net **out, struct coll_group *g, int rank,
     net->names = calloc(n, sizeof(*net->names));
     net->links = calloc(links, sizeof(*net->links));
     net->polls = calloc(links + TCP_EXTRA_POLLS, sizeof(*net->polls));
-    net->set = calloc(n, sizeof(*net->set));
     net->srcs = calloc(n, sizeof(*net->srcs));
     net->scratch = calloc(1, TCP_SCRATCH_BYTES); /* gaps in it are sent */
     if (net->ranks == NULL || net->names == NULL || net->links == NULL ||
-        net->polls == NULL || net->set == NULL || net->srcs == NULL ||
-        net->scratch == NULL) {
+        net->polls == NULL || net->srcs == NULL || net->scratch == NULL) {
         tcp_net_destroy(net);
         return -ENOMEM;
     }
@@ -101,7 +99,6 @@ void tcp_net_destroy(struct tcp_net *net)
     free(net->names);
     free(net->links);
     free(net->polls);
-    free(net->set);
     free(net->srcs);
     free(net->scratch);
     free(net);
@@ -143,13 +140,9 @@ void tcp_net_leave(struct tcp_net *net, uint64_t seq)
 void tcp_net_fail(struct tcp_net *net, uint64_t seq, coll_status_t status)
 {
     struct tcp_news news = {.kind = TCP_FAILED, .seq = seq, .status = status};
-    /* These sentences are true on every rank: they say who is at fault. */
-    bool is_for_all = status == COLL_ERR_PEER || status == COLL_ERR_MISMATCH ||
-                      status == COLL_ERR_TIMEOUT;
-
     if (atomic_flag_test_and_set(&net->has_told))
         return;
-    if (is_for_all) {
+    if (tcp_is_for_all(status)) {
         snprintf(news.text, sizeof(news.text), "%s", coll_last_error());
     } else {
         news.status = COLL_ERR_PEER;

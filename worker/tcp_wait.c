@@ -17,22 +17,17 @@
 #include <sys/socket.h>
 
 #include "coll_agent.h"
-#include "coll_ranks.h"
 #include "coll_signature.h"
+#include "p2p.h"
 #include "rendezvous/base/clock.h"
 
 /* The two connections of a rank that has ended may end so far apart, and one
  * that fails says why before. */
 #define END_MS 1000
 
-/*
- * When the time of a rank is over it asks those it needs. Whoever waits as
- * well says so at once, and asks in turn; so the one at the end of the chain
- * is silent, and its neighbours say who that is. For how long to wait for the
- * first word, and for the last.
- */
-#define ANSWER_MS 1000
-#define VERDICT_MS 4000
+/* How often who sleeps looks whether somebody's time is over who waits for it
+ * elsewhere: see p2p_is_asked(). */
+#define LOOK_MS 100
 
 /* For so long a rank looks again before it sleeps. */
 #define SPIN_NS ((uint64_t)50 * 1000)
@@ -74,28 +69,6 @@ static coll_status_t fail_ended(const struct tcp_net *net,
         rank, link->addr, name);
 }
 
-static coll_status_t fail_timeout(struct tcp_net *net,
-    const struct coll_call *call, const struct tcp_flow *out,
-    const struct tcp_flow *in)
-{
-    const struct tcp_flow *const flows[] = {in, out};
-    bool has_silent = false;
-    char name[64];
-    char late[256];
-
-    for (int i = 0; i < 2; i++)
-        has_silent |= flows[i]->left > 0 && !flows[i]->link->is_waiting;
-    memset(net->set, 0, (size_t)net->size * sizeof(*net->set));
-    for (int i = 0; i < 2; i++)
-        if (flows[i]->left > 0 && !(has_silent && flows[i]->link->is_waiting))
-            net->set[flows[i]->link->rank] = true;
-    coll_ranks_text(late, sizeof(late), net->set, net->size, net->names);
-    return coll_fail(COLL_ERR_TIMEOUT,
-        "timed out after %.1f s in %s waiting for %s",
-        (double)call->timeout_ms / 1000.0,
-        coll_call_text(name, sizeof(name), call), late);
-}
-
 /* --- News ----------------------------------------------------------------- */
 
 static void note_end(struct tcp_link *link)
@@ -104,8 +77,7 @@ static void note_end(struct tcp_link *link)
         link->ended_ns = clock_now_ns();
 }
 
-static void take_message(
-    struct tcp_net *net, struct tcp_link *link, const struct coll_call *call)
+static void take_message(struct tcp_link *link)
 {
     struct tcp_news *news = &link->in;
 
@@ -123,23 +95,10 @@ static void take_message(
         link->left_after = news->seq;
         note_end(link);
         return;
-    case TCP_EXPIRED: {
-        struct tcp_news answer = {.kind = TCP_WAITING, .seq = call->seq};
-
-        if (news->seq == call->seq) {
-            net->is_asked = true;
-            tcp_news_send(link, &answer);
-        }
-        return;
-    }
-    case TCP_WAITING:
-        link->is_waiting |= news->seq == call->seq;
-        return;
     }
 }
 
-static void take_news(
-    struct tcp_net *net, struct tcp_link *link, const struct coll_call *call)
+static void take_news(struct tcp_link *link)
 {
     while (!link->news_have_ended) {
         char *in = (char *)&link->in;
@@ -158,7 +117,7 @@ static void take_news(
             note_end(link);
         } else if (link->in_len == sizeof(link->in)) {
             link->in_len = 0;
-            take_message(net, link, call);
+            take_message(link);
         }
     }
 }
@@ -222,12 +181,13 @@ static coll_status_t wait_once(struct tcp_net *net,
                                     strerror(errno));
     for (int i = 0; i < net->nlinks; i++)
         if (of_links[i].revents != 0)
-            take_news(net, &net->links[i], call);
+            take_news(&net->links[i]);
     if (p[4].revents != 0 && atomic_load(&net->g->is_aborted))
         status = coll_group_check(net->g);
     if (status != COLL_OK)
         return status;
-    if (p[2].revents != 0 && coll_agent_is_told())
+    /* Who looked at messages may have taken the launcher's word. */
+    if (coll_agent_is_told())
         status = coll_agent_fail(coll_call_text(name, sizeof(name), call));
     else if (p[3].revents != 0)
         status = net->watch_cb(net->watch_arg, call);
@@ -235,36 +195,22 @@ static coll_status_t wait_once(struct tcp_net *net,
 }
 
 /* The time is over, here or on another rank: finds out on whose account. */
-static coll_status_t settle(struct tcp_net *net, const struct coll_call *call,
-    const struct tcp_flow *out, const struct tcp_flow *in)
+static coll_status_t settle(const struct tcp_net *net,
+    const struct coll_call *call, const struct tcp_flow *out,
+    const struct tcp_flow *in)
 {
-    static const struct tcp_flow none = {NULL, NULL, 0};
-    struct tcp_news question = {.kind = TCP_EXPIRED, .seq = call->seq};
-    uint64_t answer_ns = clock_deadline_ns(ANSWER_MS);
-    uint64_t verdict_ns = clock_deadline_ns(VERDICT_MS);
+    const struct tcp_flow *const flows[] = {in, out};
+    int ranks[2];
+    size_t n = 0;
 
-    if (out->left > 0)
-        tcp_news_send(out->link, &question);
-    if (in->left > 0 && !(out->left > 0 && out->link == in->link))
-        tcp_news_send(in->link, &question);
-    for (;;) {
-        bool all_wait = (out->left == 0 || out->link->is_waiting) &&
-                        (in->left == 0 || in->link->is_waiting);
-        uint64_t end_ns = all_wait ? verdict_ns : answer_ns;
-        uint64_t wake_ns = end_ns;
-        coll_status_t status = check_failures(net, call);
-
-        if (status == COLL_OK)
-            status = check_flow(net, in, call, &wake_ns);
-        if (status == COLL_OK)
-            status = check_flow(net, out, call, &wake_ns);
-        if (status == COLL_OK && clock_now_ns() >= end_ns)
-            return fail_timeout(net, call, out, in);
-        if (status == COLL_OK)
-            status = wait_once(net, call, &none, &none, wake_ns);
-        if (status != COLL_OK)
-            return status;
-    }
+    /* What is in a later operation does not count, or did not till now. */
+    for (int i = 0; i < net->nlinks; i++)
+        if (net->links[i].failure != COLL_OK)
+            return coll_fail(net->links[i].failure, "%s", net->links[i].text);
+    for (int i = 0; i < 2; i++)
+        if (flows[i]->left > 0)
+            ranks[n++] = net->ranks[flows[i]->link->rank];
+    return p2p_await(net->g->p2p, call, ranks, n);
 }
 
 coll_status_t tcp_check(struct tcp_net *net, const struct coll_call *call)
@@ -272,7 +218,7 @@ coll_status_t tcp_check(struct tcp_net *net, const struct coll_call *call)
     coll_status_t status;
 
     for (int i = 0; i < net->nlinks; i++)
-        take_news(net, &net->links[i], call);
+        take_news(&net->links[i]);
     status = check_failures(net, call);
     for (int i = 0; i < net->nlinks && status == COLL_OK; i++)
         if (net->links[i].ended_ns != 0)
@@ -287,7 +233,7 @@ coll_status_t tcp_look(struct tcp_net *net, const struct coll_call *call)
     for (int i = 0; i < net->nlinks; i++) {
         struct tcp_link *link = &net->links[i];
 
-        take_news(net, link, call);
+        take_news(link);
         if (link->failure != COLL_OK ||
             (link->ended_ns != 0 && !link->has_left))
             return fail_ended(net, link, call);
@@ -333,6 +279,7 @@ static coll_status_t exchange(struct tcp_net *net, const struct coll_call *call,
     bool is_any)
 {
     uint64_t spin_ns = 0;
+    uint64_t look_ns = 0; /* no wait was that long yet */
 
     for (;;) {
         bool has_moved = move_flow(out, true);
@@ -361,8 +308,14 @@ static coll_status_t exchange(struct tcp_net *net, const struct coll_call *call,
             status = check_flow(net, out, call, &deadline_ns);
         if (status != COLL_OK)
             return status;
-        if (net->is_asked || clock_now_ns() >= call->deadline_ns)
+        if (clock_now_ns() >= call->deadline_ns ||
+            (look_ns != 0 && clock_now_ns() >= look_ns &&
+                p2p_is_asked(net->g->p2p, call->seq)))
             return settle(net, call, out, in);
+        if (look_ns == 0 || clock_now_ns() >= look_ns)
+            look_ns = clock_deadline_ns(LOOK_MS);
+        if (look_ns < deadline_ns)
+            deadline_ns = look_ns;
         status = wait_once(net, call, out, in, deadline_ns);
         if (status != COLL_OK)
             return status;

@@ -365,6 +365,74 @@ START_TEST(a_message_that_never_comes_is_a_time_out)
 }
 END_TEST
 
+/* Waits that hang on one rank, which does nothing till they are over. */
+struct chain {
+    pthread_barrier_t over; /* of all ranks */
+    bool is_skewed; /* only rank 0's time is over */
+};
+
+static void choose_any_layout(int i)
+{
+    if (i > 0)
+        choose_layout(i - 1);
+}
+
+/* 0 waits for 1, which waits for 2, and so on. */
+static void wait_in_chain(struct coll_group *g, int rank, void *arg)
+{
+    struct chain *c = arg;
+    const char *words = "waiting for rank 3";
+    int32_t x;
+
+    EXPECT_OK(coll_barrier(g)); /* all listen */
+    g->timeout_ms = c->is_skewed && rank != 0 ? TIMEOUT_MS : 300;
+    if (rank < g->size - 1)
+        EXPECT_FAILS(coll_recv(&x, 1, COLL_INT32, rank + 1, 2, NULL, g),
+            COLL_ERR_TIMEOUT, words);
+    pthread_barrier_wait(&c->over);
+    EXPECT_FAILS(coll_barrier(g), COLL_ERR_TIMEOUT, words);
+}
+
+START_TEST(the_end_of_a_chain_of_waits_is_named)
+{
+    struct chain c = {.is_skewed = _i % 2 == 1};
+
+    choose_any_layout(_i / 2);
+    pthread_barrier_init(&c.over, NULL, 4);
+    harness_run(&store, 4, TIMEOUT_MS, wait_in_chain, &c);
+    pthread_barrier_destroy(&c.over);
+}
+END_TEST
+
+/* The other ranks are in an operation. */
+static void time_out_beside(struct coll_group *g, int rank, void *arg)
+{
+    struct chain *c = arg;
+    const char *words = "in recv from rank 3 on rank 0, tag 2 waiting for";
+    int32_t x;
+
+    EXPECT_OK(coll_barrier(g));
+    g->timeout_ms = rank == 0 ? 300 : TIMEOUT_MS;
+    if (rank == 0)
+        EXPECT_FAILS(coll_recv(&x, 1, COLL_INT32, 3, 2, NULL, g),
+            COLL_ERR_TIMEOUT, words);
+    else if (rank != 3)
+        EXPECT_FAILS(coll_barrier(g), COLL_ERR_TIMEOUT, words);
+    pthread_barrier_wait(&c->over);
+    EXPECT_FAILS(coll_barrier(g), COLL_ERR_TIMEOUT, words);
+}
+
+START_TEST(a_time_out_is_one_on_all_ranks)
+{
+    struct chain c = {.is_skewed = false};
+
+    choose_any_layout(_i);
+    pthread_barrier_init(&c.over, NULL, 4);
+    harness_run(&store, 4, TIMEOUT_MS, time_out_beside, &c);
+    pthread_barrier_destroy(&c.over);
+}
+END_TEST
+
 /* A short wait is not the message's end. */
 static void comes_late(struct coll_group *g, int rank, void *arg)
 {
@@ -411,6 +479,10 @@ int main(void)
     tcase_add_test(tc, messages_are_on_their_way_beside_operations);
     tcase_add_loop_test(
         tc, a_message_that_never_comes_is_a_time_out, 0, 3 * WAYS);
+    tcase_add_loop_test(tc, the_end_of_a_chain_of_waits_is_named, 0,
+        2 * (1 + LAYOUTS_OF_NODES));
+    tcase_add_loop_test(
+        tc, a_time_out_is_one_on_all_ranks, 0, 1 + LAYOUTS_OF_NODES);
     tcase_add_test(tc, a_short_wait_does_not_end_a_message);
     return unit_run("coll_message", tc);
 }

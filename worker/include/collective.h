@@ -47,7 +47,9 @@
  *   undefined, the group is broken, and each further operation on it returns
  *   the same error at once.
  * - A call that waits for other ranks blocks until it has its result, a peer
- *   has died or left, or the group's time-out is over. It never hangs.
+ *   has died or left, or the group's time-out is over; then for about three
+ *   seconds more at most, in which the ranks find out who does not answer. It
+ *   never hangs.
  * - crun tells its workers when one of them has failed. A coll_init() or an
  *   operation that waits then, or would have to, returns COLL_ERR_PEER within
  *   milliseconds and says which rank failed, where and how; so does every
