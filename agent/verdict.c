@@ -58,8 +58,10 @@ struct operation {
     const struct recorder_seen *first; /* some rank's */
     int counts[PLACE_COUNT];
     bool is_mismatch;
+    bool is_misfit; /* coll_init, for what is set for the ranks */
     bool has_timed_out; /* nobody has failed in it earlier */
     bool has_others; /* there are ranks of other nodes in its group */
+    bool has_all; /* every rank of the group has called it, as is known */
     uint64_t wait_ns; /* the longest of a rank in it */
 };
 
@@ -301,6 +303,11 @@ static bool is_same(
            strcmp(a->op, b->op) == 0 && a->root == b->root;
 }
 
+static bool is_misfit(const struct recorder_seen *seen)
+{
+    return seen->is_finished && seen->status == RECORDER_ENVIRONMENT;
+}
+
 /* Counts alone may differ, as in all_to_all_v. */
 static void compare_calls(struct verdict *v)
 {
@@ -308,6 +315,7 @@ static void compare_calls(struct verdict *v)
 
     op->first = NULL;
     op->is_mismatch = false;
+    op->is_misfit = false;
     for (int i = 0; i < v->in->nranks; i++) {
         const struct recorder_seen *seen = op->at[i];
 
@@ -318,6 +326,8 @@ static void compare_calls(struct verdict *v)
         if (!is_same(op->first, seen) ||
             (seen->is_finished && seen->status == RECORDER_MISMATCH))
             op->is_mismatch = true;
+        if (op->is_init && is_misfit(seen))
+            op->is_misfit = true;
     }
 }
 
@@ -326,6 +336,7 @@ static void look_at(struct verdict *v)
 {
     struct operation *op = &v->op;
     int nmembers = 0;
+    int ncalls = 0;
     char listed[RECORDER_RANKS_LEN];
     uint32_t size;
 
@@ -340,6 +351,7 @@ static void look_at(struct verdict *v)
 
         nmembers += is_in;
         op->at[i] = find_call(c, op);
+        ncalls += op->at[i] != NULL;
         op->places[i] =
             !is_in ? PLACE_OUTSIDE
             : op->at[i] == NULL
@@ -347,6 +359,7 @@ static void look_at(struct verdict *v)
                 : place_of_seen(op->at[i]);
     }
     op->has_others = size > (uint32_t)nmembers;
+    op->has_all = size > 0 && (uint32_t)ncalls >= size;
     compare_calls(v);
     find_late(v);
     for (int i = 0; i < v->in->nranks; i++) {
@@ -410,7 +423,7 @@ static enum weight weigh(const struct verdict *v)
 {
     const struct operation *op = &v->op;
 
-    if (op->is_mismatch)
+    if (op->is_mismatch || op->is_misfit)
         return WEIGHT_MISMATCH;
     if (op->counts[PLACE_ABSENT] > 0)
         return count_links(v) == 0 ? WEIGHT_CAUSE : WEIGHT_LINK;
@@ -698,8 +711,27 @@ static void say_variants(struct verdict *v)
         say_set(v);
         say(v, " called %s", text);
     }
-    if (nvariants == 1)
-        say(v, ", which is not what the others called");
+    if (nvariants == 1 && v->op.has_all)
+        say(v, " alike; what is not recorded differs: forced algorithms "
+               "(COLL_ALGORITHM), counts of single ranks, or who works in "
+               "place");
+    else if (nvariants == 1)
+        say(v, ", which is not what the others called, or how "
+               "(COLL_ALGORITHM, counts of single ranks)");
+}
+
+static void say_misfit(struct verdict *v)
+{
+    const struct operation *op = &v->op;
+
+    clear_set(v);
+    for (int i = 0; i < v->in->nranks; i++)
+        if (op->at[i] != NULL && is_misfit(op->at[i]))
+            put_in_set(v, i);
+    say(v, "coll_init failed on ");
+    say_set(v);
+    say(v, " for the environment, which is incomplete or not the same on all "
+           "ranks");
 }
 
 static void say_mismatch(struct verdict *v)
@@ -794,7 +826,9 @@ static void say_sentence(struct verdict *v)
 {
     const struct operation *op = &v->op;
 
-    if (op->is_mismatch && !op->is_init)
+    if (op->is_misfit)
+        say_misfit(v);
+    else if (op->is_mismatch && !op->is_init)
         say_mismatch(v);
     else if (op->counts[PLACE_ABSENT] > 0)
         say_absent(v);

@@ -30,8 +30,10 @@
  * numbers at 1. */
 #define RECORDER_INIT (RECORDER_NAMES - 1)
 
-/* Of the statuses, those that the reader tells from others: nobody came in
- * time, and ranks have called different things. */
+/* Of the statuses, those that the reader tells from others: what is set for
+ * the ranks does not do, nobody came in time, and ranks have called different
+ * things. */
+#define RECORDER_ENVIRONMENT (-3)
 #define RECORDER_TIMEOUT (-7)
 #define RECORDER_MISMATCH (-9)
 

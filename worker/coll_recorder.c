@@ -22,7 +22,8 @@
 
 #define LINE_MAX_BYTES 640
 
-_Static_assert((int)RECORDER_TIMEOUT == (int)COLL_ERR_TIMEOUT &&
+_Static_assert((int)RECORDER_ENVIRONMENT == (int)COLL_ERR_ENVIRONMENT &&
+                   (int)RECORDER_TIMEOUT == (int)COLL_ERR_TIMEOUT &&
                    (int)RECORDER_MISMATCH == (int)COLL_ERR_MISMATCH,
     "as the reader has it");
 

@@ -3,7 +3,7 @@
 # entered it, or who called another one.
 . "${BASH_SOURCE[0]%/*}/tap.sh"
 . "${BASH_SOURCE[0]%/*}/agents.sh"
-plan 18
+plan 20
 
 cd "$TMP" || exit 255
 export OMP_NUM_THREADS=1
@@ -57,6 +57,17 @@ like "$err" "$round" "what a round hung in is told before the next one"
 run "$CRUN" "$GRACE" --nproc_per_node=3 sh -c "'$HELPERS/coll_mismatch'; exit 1"
 like "$err" 'collective: operation #1 of the default group differs: rank 0 called all_reduce \(3 float32 sum\), ranks 1-2 called barrier$' \
     "who called what, where ranks differ"
+# shellcheck disable=SC2016 # for the workers
+run "$CRUN" "$GRACE" --nproc_per_node=3 sh -c 'COLL_ALGORITHM=all_reduce:$(
+    test $RANK = 0 && echo one_shot || echo two_shot) "$0"; exit 1' \
+    "$HELPERS/coll_bits"
+like "$err" 'collective: operation #1 of the default group differs: ranks 0-2 called all_reduce \(.*\) alike; what is not recorded differs: forced algorithms' \
+    "calls that differ in what is forced"
+# shellcheck disable=SC2016
+run "$CRUN" "$GRACE" --nproc_per_node=3 sh -c 'COLL_BACKEND=$(
+    test $RANK = 1 && echo tcp || echo shm) exec "$0"' "$HELPERS/coll_bits"
+like "$err" 'collective: coll_init failed on ranks? [0-9,-]+ for the environment' \
+    "ranks that are set differently"
 
 # A rank that is killed within an operation.
 state_is()

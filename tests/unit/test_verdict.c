@@ -386,8 +386,26 @@ START_TEST(equal_calls_may_differ_from_others)
     init_all();
     for (int i = 0; i < NRANKS; i++)
         call(i, 0, BARRIER, 2, 3, 4, RECORDER_MISMATCH);
-    says("operation #2 of the default group differs: ranks 0-3 called barrier, "
-         "which is not what the others called\n");
+    in.world_size = NRANKS + _i;
+    says(_i == 0
+             ? "operation #2 of the default group differs: ranks 0-3 called "
+               "barrier alike; what is not recorded differs: forced algorithms "
+               "(COLL_ALGORITHM), counts of single ranks, or who works in "
+               "place\n"
+             : "operation #2 of the default group differs: ranks 0-3 called "
+               "barrier, which is not what the others called, or how "
+               "(COLL_ALGORITHM, counts of single ranks)\n");
+}
+END_TEST
+
+/* Whoever waits for them then, or has not come yet, is not the cause. */
+START_TEST(environments_that_do_not_fit_are_told)
+{
+    call(0, 0, RECORDER_INIT, 0, 1, NEVER, 0);
+    call(1, 0, RECORDER_INIT, 0, 1, 2, RECORDER_ENVIRONMENT);
+    call(3, 0, RECORDER_INIT, 0, 1, 2, RECORDER_ENVIRONMENT);
+    says("coll_init failed on ranks 1,3 for the environment, which is "
+         "incomplete or not the same on all ranks\n");
 }
 END_TEST
 
@@ -645,7 +663,8 @@ int main(void)
     tcase_add_test(t, different_calls_are_told);
     tcase_add_test(t, counts_may_differ_unless_the_library_says_so);
     tcase_add_loop_test(t, roots_and_types_may_not, 0, 2);
-    tcase_add_test(t, equal_calls_may_differ_from_others);
+    tcase_add_loop_test(t, equal_calls_may_differ_from_others, 0, 2);
+    tcase_add_test(t, environments_that_do_not_fit_are_told);
     tcase_add_test(t, only_the_ranks_of_a_group_are_missed);
     tcase_add_test(t, a_group_may_be_larger_than_this_node);
     tcase_add_test(t, a_group_may_be_unknown);
