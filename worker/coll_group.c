@@ -419,7 +419,13 @@ coll_status_t coll_group_run_in_turn(
 
 coll_status_t coll_group_run(struct coll_group *g, struct coll_call *call)
 {
-    return coll_group_run_in_turn(g, call, coll_group_take_turn(g));
+    coll_status_t status = COLL_OK;
+
+    if (call->work == NULL)
+        status = coll_work_check_thread(coll_kind_name(call->kind));
+    if (status == COLL_OK)
+        status = coll_group_run_in_turn(g, call, coll_group_take_turn(g));
+    return status;
 }
 
 void coll_group_give_up(struct coll_group *g, coll_status_t status)

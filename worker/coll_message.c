@@ -98,6 +98,8 @@ static coll_status_t run(
     if (status == COLL_OK)
         status = prepare(&op, g, name, m);
     if (status == COLL_OK)
+        status = coll_work_check_thread(name);
+    if (status == COLL_OK)
         status = coll_group_check(g);
     if (status != COLL_OK)
         return status;

@@ -114,6 +114,13 @@ static void leave(struct coll_work *w)
     unlock(w);
 }
 
+static void call_then(const struct coll_work *w)
+{
+    calls++;
+    w->then(result(w), w->then_arg);
+    calls--;
+}
+
 /* The work's result is set. */
 static void finish(struct coll_work *w)
 {
@@ -129,11 +136,8 @@ static void finish(struct coll_work *w)
     then = w->then;
     pthread_cond_broadcast(&w->done);
     pthread_mutex_unlock(&w->lock);
-    if (then != NULL) {
-        calls++;
-        then(result(w), w->then_arg);
-        calls--;
-    }
+    if (then != NULL)
+        call_then(w);
     pthread_mutex_lock(&w->lock);
     w->g = NULL; /* now it may be freed by whoever gives it back */
     unlock(w);
@@ -144,7 +148,8 @@ coll_status_t coll_work_check_thread(const char *function)
     return calls == 0 ? COLL_OK
                       : coll_fail(COLL_ERR_STATE,
                             "%s: called by a function of coll_work_then(), "
-                            "which the group may be running",
+                            "in which nothing waits for other ranks and no "
+                            "group is destroyed",
                             function);
 }
 
@@ -438,6 +443,12 @@ coll_status_t coll_work_wait(coll_work_t *w, int64_t timeout_ms)
             "coll_work_wait: timeout_ms is %lld, it must not be negative",
             (long long)timeout_ms);
     enter(w);
+    if (!w->is_done)
+        status = coll_work_check_thread("coll_work_wait");
+    if (status != COLL_OK) {
+        leave(w);
+        return status;
+    }
     g = start_driving(w);
     if (g != NULL) {
         pthread_mutex_unlock(&w->lock);
@@ -548,7 +559,7 @@ coll_status_t coll_work_then(coll_work_t *w, coll_work_fn_t *fn, void *arg)
     }
     pthread_mutex_unlock(&w->lock);
     if (status == COLL_OK && is_done)
-        fn(result(w), arg);
+        call_then(w);
     pthread_mutex_lock(&w->lock);
     leave(w);
     return status;

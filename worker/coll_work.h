@@ -34,8 +34,9 @@ void coll_work_post(coll_work_t *work, const struct coll_call *call);
 /* Instead of that. */
 void coll_work_discard(coll_work_t *work);
 
-/* Fails in a function of coll_work_then() that a thread of the library runs:
- * what that thread needs is not to be freed there. function: the public one. */
+/* Fails in a function of coll_work_then(): it may be run by the thread that has
+ * to do what it would wait for, or that needs what it would free. function: the
+ * public one. */
 coll_status_t coll_work_check_thread(const char *function);
 
 #endif

@@ -473,6 +473,74 @@ START_TEST(a_function_is_called_once_with_the_result)
 }
 END_TEST
 
+struct waits {
+    struct coll_group *g;
+    coll_work_t *work; /* whose function it is */
+    coll_work_t *next; /* comes when the function is over on both ranks */
+    int64_t got;
+    _Atomic bool is_over;
+};
+
+/* Waits for what is done, and for nothing else. */
+static void wait_in_function(coll_status_t status, void *arg)
+{
+    struct waits *w = arg;
+    const char *words = "called by a function of coll_work_then()";
+    bool is_done = false;
+
+    EXPECT(status == COLL_OK, "%s", coll_last_error());
+    EXPECT_OK(coll_work_wait(w->work, 0));
+    EXPECT_OK(coll_work_test(w->work, &is_done));
+    EXPECT(is_done, "its work is not done");
+    coll_work_free(w->work);
+    EXPECT_OK(
+        coll_irecv(&w->got, 1, COLL_INT64, 1 - w->g->rank, 9, w->g, &w->next));
+    EXPECT_FAILS(coll_work_wait(w->next, 0), COLL_ERR_STATE, words);
+    EXPECT_FAILS(coll_work_wait(w->next, 1), COLL_ERR_STATE, words);
+    EXPECT_FAILS(coll_barrier(w->g), COLL_ERR_STATE, words);
+    EXPECT_FAILS(coll_send(&w->got, 1, COLL_INT64, 1 - w->g->rank, 0, w->g),
+        COLL_ERR_STATE, words);
+    w->is_over = true;
+}
+
+/* Works of each kind, with functions that are called later and at once. */
+static void wait_in_functions(struct coll_group *g, int rank, void *arg)
+{
+    pthread_barrier_t *both = arg;
+
+    for (int i = 0; i < 4; i++) {
+        struct waits w = {.g = g};
+        int64_t x = 1;
+
+        if (i < 2)
+            w.work = start_sum(g, &x, &x);
+        else if (rank == 0)
+            EXPECT_OK(coll_isend(&x, 1, COLL_INT64, 1 - rank, 0, g, &w.work));
+        else
+            EXPECT_OK(coll_irecv(&x, 1, COLL_INT64, 1 - rank, 0, g, &w.work));
+        if (i % 2 == 1)
+            EXPECT_OK(coll_work_wait(w.work, 0));
+        EXPECT_OK(coll_work_then(w.work, wait_in_function, &w));
+        while (!w.is_over)
+            sched_yield();
+        pthread_barrier_wait(both);
+        x = 5;
+        EXPECT_OK(coll_send(&x, 1, COLL_INT64, 1 - rank, 9, g));
+        finish(w.next);
+        EXPECT(w.got == 5, "got %d", (int)w.got);
+    }
+}
+
+START_TEST(a_function_waits_for_nobody)
+{
+    pthread_barrier_t both;
+
+    pthread_barrier_init(&both, NULL, 2);
+    harness_run(&store, 2, TIMEOUT_MS, wait_in_functions, &both);
+    pthread_barrier_destroy(&both);
+}
+END_TEST
+
 /* It may be set while the work becomes done. */
 static void call_back_in_time(struct coll_group *g, int rank, void *arg)
 {
@@ -1046,6 +1114,7 @@ int main(void)
     tcase_add_test(tc, a_work_that_is_freed_early_goes_on);
     tcase_add_loop_test(tc, a_work_may_be_freed_while_others_wait_for_it, 0, 2);
     tcase_add_test(tc, a_function_is_called_once_with_the_result);
+    tcase_add_test(tc, a_function_waits_for_nobody);
     tcase_add_test(tc, a_function_is_not_lost_when_the_work_is_quick);
     tcase_add_test(tc, all_that_stand_in_line_fail_with_the_first);
     tcase_add_test(tc, abort_ends_all_waits);

@@ -824,9 +824,14 @@ COLL_API int coll_work_source(const coll_work_t *work);
  * one of the program's that moves messages of the group just then, in
  * coll_send() or coll_work_wait() for one, or, if it is done already, at once.
  * So hold no lock in those calls that fn takes. coll_last_error() is what the
- * wait would have said. fn must neither wait for other ranks nor destroy a
- * group, which is COLL_ERR_STATE. At most one for each work: COLL_ERR_STATE for
- * a second.
+ * wait would have said. At most one for each work: COLL_ERR_STATE for a second.
+ *
+ * In fn its own work is done: coll_work_wait() for it returns at once, and it
+ * may be given back. fn may start works, test them and give them back, and wait
+ * for those that are done. It must not wait for other ranks, for the thread it
+ * runs in may be the one that has to move on: an operation or a message in the
+ * form that waits, coll_work_wait() for a work that is not done, and to destroy
+ * a group are COLL_ERR_STATE in fn, and nothing happens.
  */
 typedef void coll_work_fn_t(coll_status_t status, void *arg);
 COLL_API coll_status_t coll_work_then(
