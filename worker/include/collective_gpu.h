@@ -26,13 +26,18 @@
  *   coll_work_wait_stream() has a stream wait instead.
  * - Operations on device memory are done in the order of the calls, as all
  *   others of the group, and a call waits for those on host memory before it.
- *   On all ranks the same operation is one of device memory, or none.
+ *   On all ranks the same operation is one of device memory, or none: a rank
+ *   that has no elements in an all_to_all_v passes a buffer all the same.
  * - All buffers of a call are on one device, that of the group's first such
  *   call (or coll_gpu_connect()). Memory of cudaMallocManaged() counts as the
  *   device's, page-locked host memory as the host's.
  * - The communicator is made in the group's first operation on device memory,
  *   or in coll_gpu_connect(): all ranks of the group take part, and wait for
  *   each other. Messages need one that is there: COLL_ERR_STATE.
+ * - Operations of different groups can keep each other waiting on a stream that
+ *   they share: threads that use different groups give each its own.
+ *   coll_group_destroy() and coll_destroy() wait for what is on its way on a
+ *   device, at most as long as its time-out.
  *
  * What NCCL does differently
  * - There is no reduction of int16 and uint16, none by BAND, BOR and BXOR, and
@@ -41,7 +46,9 @@
  *   NCCL's. Everything else moves any type.
  * - A message has no tag (the tag is not looked at) and must name its source:
  *   messages between two ranks are received in the order in which they are
- *   sent. A send waits for its receive.
+ *   sent. A send waits for its receive, and messages that are not in one
+ *   coll_batch() follow each other as operations do: two ranks that send to
+ *   each other at the same time do so in a batch, each with its receive.
  * - Ranks that call different operations, or pass different counts, are not
  *   told so at once, which would take a message: the operations hang until the
  *   time-out, or the data are wrong. COLL_CHECK=1 in the environment of all
