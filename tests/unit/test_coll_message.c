@@ -391,6 +391,7 @@ static void wait_in_chain(struct coll_group *g, int rank, void *arg)
             COLL_ERR_TIMEOUT, words);
     pthread_barrier_wait(&c->over);
     EXPECT_FAILS(coll_barrier(g), COLL_ERR_TIMEOUT, words);
+    pthread_barrier_wait(&c->over); /* who leaves is heard of, too */
 }
 
 START_TEST(the_end_of_a_chain_of_waits_is_named)
