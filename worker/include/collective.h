@@ -72,11 +72,12 @@
  * handler unless asked to (coll_install_crash_handler()). It starts a thread
  * where this process hosts a store (with is_host in coll_store_tcp(), and in
  * coll_init() on rank 0 if the launcher provides no store), and for each group
- * with the first operation, and the first message, that does not wait. These
- * threads sleep while there is nothing to do, have all signals blocked, and end
- * with the store or the group. What a worker forks off between coll_init() and
- * coll_destroy() cannot use the library (COLL_ERR_STATE), and keeps nobody from
- * noticing the worker's end; coll_spawn() is how a program forks its workers.
+ * with the first operation, and the first message, that does not wait, and with
+ * a communicator of NCCL. These threads sleep while there is nothing to do,
+ * have all signals blocked, and end with the store or the group. What a worker
+ * forks off between coll_init() and coll_destroy() cannot use the library
+ * (COLL_ERR_STATE), and keeps nobody from noticing the worker's end;
+ * coll_spawn() is how a program forks its workers.
  */
 #ifndef COLLECTIVE_H
 #define COLLECTIVE_H
@@ -418,6 +419,10 @@ typedef struct coll_options {
      *          the same as shm, but the ranks have to find that out
      *   tcp    every rank by itself over TCP, wherever it is
      *   self   world size 1
+     *   nccl   what the library would choose, and beside it a communicator of
+     *          NCCL, by way of which operations on host memory go, too, as far
+     *          as NCCL has them; made in coll_init(), which fails without a GPU
+     * Buffers on a GPU go through NCCL with each of them: collective_gpu.h.
      */
     const char *backend;
     /*

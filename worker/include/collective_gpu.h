@@ -96,7 +96,7 @@ typedef struct coll_gpu_options {
     /*
      * A communicator of which no call ever blocks (its "blocking" is 0): then
      * making it can be ended at any time, but every launch costs a thread's
-     * start, some 20 us. Else a call may block in NCCL while it connects to
+     * start. Else a call may block in NCCL while it connects to
      * other ranks, until the communicator is aborted.
      */
     bool non_blocking;
